@@ -1,0 +1,28 @@
+"""Environments: one contract, one room per environment, references and fast twins side by side."""
+
+from envs.core import ActionError, Capabilities, Decision, EnvSpec, MissingDependency, Outcome
+from envs.registry import (
+    UnknownName,
+    is_functional,
+    list_backends,
+    list_environments,
+    make,
+    make_spec,
+    resolve_backend,
+)
+
+__all__ = [
+    "ActionError",
+    "Capabilities",
+    "Decision",
+    "EnvSpec",
+    "MissingDependency",
+    "Outcome",
+    "UnknownName",
+    "is_functional",
+    "list_backends",
+    "list_environments",
+    "make",
+    "make_spec",
+    "resolve_backend",
+]

@@ -1,0 +1,69 @@
+"""CartPole in JAX, float32. The rules first, the shell that the contract asks for below."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from envs.cartpole import contract as c
+from envs.core import Array, Decision, FunctionalEnv, Outcome
+
+
+class State(NamedTuple):
+    x: Array  # m
+    x_dot: Array  # m/s
+    theta: Array  # rad, 0 is upright
+    theta_dot: Array  # rad/s
+    steps: Array  # int32, steps of this episode so far
+
+
+def move(state: State, force: Array) -> State:
+    """One explicit Euler step of the cart and pole (Barto, Sutton and Anderson 1983)."""
+    cos, sin = jnp.cos(state.theta), jnp.sin(state.theta)
+    mass, pole_moment = c.CART_MASS + c.POLE_MASS, c.POLE_MASS * c.HALF_LENGTH
+    push = (force + pole_moment * state.theta_dot**2 * sin) / mass
+    theta_acc = (c.GRAVITY * sin - cos * push) / (
+        c.HALF_LENGTH * (4.0 / 3.0 - c.POLE_MASS * cos**2 / mass)
+    )
+    x_acc = push - pole_moment * theta_acc * cos / mass
+    return State(
+        x=state.x + c.TIME_STEP * state.x_dot,
+        x_dot=state.x_dot + c.TIME_STEP * x_acc,
+        theta=state.theta + c.TIME_STEP * state.theta_dot,
+        theta_dot=state.theta_dot + c.TIME_STEP * theta_acc,
+        steps=state.steps + 1,
+    )
+
+
+class CartPole(FunctionalEnv):
+    State = State
+
+    def init(self, reset_noise: Any) -> State:
+        x, x_dot, theta, theta_dot = reset_noise.start
+        return State(x, x_dot, theta, theta_dot, jnp.int32(0))
+
+    def observe(self, state: State) -> Decision:
+        observation = jnp.stack([state.x, state.x_dot, state.theta, state.theta_dot])
+        return Decision(observation, acting=jnp.bool_(True))
+
+    def advance(self, state: State, action: Array, step_noise: Any) -> tuple[State, Outcome]:
+        state = move(state, jnp.where(action == 1, c.FORCE, -c.FORCE).astype(jnp.float32))
+        fallen = jnp.stack(
+            [
+                state.x < -c.X_LIMIT,
+                state.x > c.X_LIMIT,
+                state.theta < -c.THETA_LIMIT,
+                state.theta > c.THETA_LIMIT,
+            ]
+        )
+        terminated = fallen.any()
+        limit = state.steps >= c.MAX_EPISODE_STEPS
+        return state, Outcome(
+            reward=jnp.float32(1.0),
+            terminated=terminated,
+            truncated=limit & ~terminated,
+            metrics={},
+            invalid=jnp.bool_(False),
+            events=jnp.append(fallen, limit),
+        )

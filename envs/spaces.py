@@ -1,0 +1,79 @@
+"""Gymnasium spaces as JSON, and the arrays that belong to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+
+def space_to_json(space: spaces.Space) -> dict[str, Any]:
+    """A JSON description of a Box, Discrete, MultiDiscrete, MultiBinary or flat Dict space.
+
+    Bounds that are the same everywhere are stored once, so that image spaces stay small.
+    """
+    if isinstance(space, spaces.Box):
+
+        def bound(values: np.ndarray) -> Any:
+            first = values.flat[0]
+            return first.item() if (values == first).all() else values.tolist()
+
+        return dict(
+            kind="Box",
+            low=bound(space.low),
+            high=bound(space.high),
+            shape=list(space.shape),
+            dtype=str(space.dtype),
+        )
+    if isinstance(space, spaces.Discrete):
+        return dict(kind="Discrete", n=int(space.n), start=int(space.start))
+    if isinstance(space, spaces.MultiDiscrete):
+        return dict(kind="MultiDiscrete", nvec=space.nvec.tolist())
+    if isinstance(space, spaces.MultiBinary):
+        return dict(kind="MultiBinary", shape=list(space.shape))
+    if isinstance(space, spaces.Dict):
+        return dict(kind="Dict", spaces={k: space_to_json(v) for k, v in space.spaces.items()})
+    raise TypeError(f"no JSON form for a {type(space).__name__} space: {space}")
+
+
+def space_from_json(data: dict[str, Any]) -> spaces.Space:
+    """Inverse of :func:`space_to_json`."""
+    kind = data["kind"]
+    if kind == "Box":
+        shape, dtype = tuple(data["shape"]), np.dtype(data["dtype"])
+        low, high = (np.broadcast_to(np.asarray(data[k], dtype), shape) for k in ("low", "high"))
+        return spaces.Box(low, high, shape, dtype.type)
+    if kind == "Discrete":
+        return spaces.Discrete(data["n"], start=data["start"])
+    if kind == "MultiDiscrete":
+        return spaces.MultiDiscrete(data["nvec"])
+    if kind == "MultiBinary":
+        return spaces.MultiBinary(data["shape"])
+    if kind == "Dict":
+        return spaces.Dict({k: space_from_json(v) for k, v in data["spaces"].items()})
+    raise ValueError(f"unknown space kind {kind!r}")
+
+
+def action_dtype(space: spaces.Space) -> np.dtype:
+    """Dtype of action arrays: int32 for discrete kinds, the Box's own dtype otherwise."""
+    if isinstance(space, spaces.Box):
+        return np.dtype(space.dtype)
+    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
+        return np.dtype(np.int32)
+    raise TypeError(f"no action arrays for a {type(space).__name__} space")
+
+
+def action_bounds(space: spaces.Space) -> tuple[np.ndarray, np.ndarray]:
+    """Inclusive lowest and highest action, of the space's shape."""
+    if isinstance(space, spaces.Box):
+        return space.low, space.high
+    if isinstance(space, spaces.Discrete):
+        if space.start != 0:
+            raise ValueError(f"a Discrete action space must start at 0, got {space}")
+        return np.int32(0), np.int32(space.n - 1)
+    if isinstance(space, spaces.MultiDiscrete):
+        return np.zeros(space.shape, np.int32), (space.nvec - 1).astype(np.int32)
+    if isinstance(space, spaces.MultiBinary):
+        return np.zeros(space.shape, np.int32), np.ones(space.shape, np.int32)
+    raise TypeError(f"no action bounds for a {type(space).__name__} space")
