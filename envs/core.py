@@ -14,7 +14,7 @@ import json
 from collections import namedtuple
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -131,7 +131,7 @@ class Ports:
     gpu: tuple[str, ...] = ("jax",)
 
 
-@lru_cache(maxsize=None)
+@cache
 def noise_record(kind: str, names: tuple[str, ...]) -> type:
     """The NamedTuple type with one field per draw site; the same type for the same names."""
     return namedtuple(kind, names)
@@ -234,9 +234,7 @@ class EnvSpec:
         for key in ("observation_space", "action_space", "privileged_space"):
             d[key] = None if d[key] is None else space_from_json(d[key])
         for key in ("reset_noise", "step_noise"):
-            d[key] = {
-                k: NoiseSite(**dict(v, shape=tuple(v["shape"]))) for k, v in d[key].items()
-            }
+            d[key] = {k: NoiseSite(**dict(v, shape=tuple(v["shape"]))) for k, v in d[key].items()}
         d["metrics"] = {k: Metric(**v) for k, v in d["metrics"].items()}
         d["state"] = {
             k: Field(
@@ -385,53 +383,6 @@ class VectorFunctionalEnv(abc.ABC):
     @abc.abstractmethod
     def state_from_fields(self, fields: Mapping[str, Array]) -> Any:
         """Inverse of :meth:`state_fields`."""
-
-
-class Simulator(abc.ABC):
-    """What verification sees of any backend: NumPy in and out, all noise from outside."""
-
-    spec: EnvSpec
-    num_envs: int
-    capabilities: Capabilities = Capabilities()
-
-    @abc.abstractmethod
-    def reset(self, reset_noise: Any) -> Decision:
-        """New episodes in all rows from ``ResetNoise`` arrays ``[N, ...]``."""
-
-    @abc.abstractmethod
-    def step(
-        self, actions: np.ndarray, step_noise: Any, reset_noise: Any
-    ) -> tuple[Decision, Outcome]:
-        """The signature of the vector step, with the state kept inside."""
-
-    @abc.abstractmethod
-    def get_state(self) -> dict[str, np.ndarray]:
-        """Canonical fields of all rows; the result is the caller's own."""
-
-    @abc.abstractmethod
-    def set_state(self, fields: Mapping[str, np.ndarray]) -> Decision:
-        """Continue from these canonical fields in all rows; returns the decision there."""
-
-    @abc.abstractmethod
-    def snapshot(self) -> bytes:
-        """Everything needed to continue exactly, opaque."""
-
-    @abc.abstractmethod
-    def restore(self, data: bytes) -> Decision:
-        """Continue from a snapshot of the same backend, spec and num_envs."""
-
-    def taps(self) -> dict[str, np.ndarray]:
-        """Named values inside the last step, ``[N, ...]`` each, for localising a difference."""
-        return {}
-
-    def close(self) -> None:
-        """Release processes and native memory."""
-
-    def __enter__(self) -> Simulator:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 @dataclass(frozen=True)

@@ -117,4 +117,3 @@ def draw_uniform(seed: Any, step: Any, rows: Any, stream: int, xp: ModuleType = 
     """float32 ``[N]`` in [0, 1) for clients of the environment (action sampling)."""
     words = _words(xp, seed, step, rows, (1 << 31) + stream, 1)[:, 0]
     return uniform_from_words(xp, words)
-

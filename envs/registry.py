@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from envs.batched import check_num_envs
+from envs.checks import check_num_envs
 from envs.core import Backend, EnvSpec
 
 INTERFACES = ("native", "functional", "batched", "simulator", "gymnasium", "vector", "sb3")
@@ -95,9 +95,7 @@ def make(
         MissingDependency: the backend needs something that is not installed or built.
     """
     if interface not in INTERFACES:
-        raise UnknownName(
-            f"unknown interface {interface!r}; choose from {', '.join(INTERFACES)}"
-        )
+        raise UnknownName(f"unknown interface {interface!r}; choose from {', '.join(INTERFACES)}")
     spec = make_spec(name, **parameters)
     resolved = resolve_backend(name, backend, device)
     entry = _room(name).BACKENDS[resolved]

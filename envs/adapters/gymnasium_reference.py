@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import abc
 import pickle
-from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.wrappers import TimeLimit
 
-from envs.batched import BatchedEnv, check_actions
-from envs.core import Capabilities, Decision, EnvSpec, LifecycleError, Outcome, Simulator
-from envs.adapters.numpy_faces import check_fields
+from envs.batched import BatchedEnv
+from envs.core import Capabilities, Decision, EnvSpec, Outcome
+from envs.simulator import Simulator
 
 
 class StateAccess(abc.ABC):
@@ -124,63 +123,47 @@ class GymnasiumBatched(BatchedEnv):
 class GymnasiumSimulator(Simulator):
     """The same environments with every draw from outside, by set_state right after reset."""
 
-    capabilities = Capabilities()
-
     def __init__(self, spec: EnvSpec, num_envs: int, access: StateAccess) -> None:
-        self.spec, self.num_envs = spec, num_envs
+        super().__init__(spec, num_envs)
         self._access = access
         self._rows = _Rows(spec, num_envs, access)
-        self._decision: Decision | None = None
 
-    def reset(self, reset_noise: Any) -> Decision:
-        observations = [self._restart(i, reset_noise) for i in range(self.num_envs)]
-        self._decision = self._rows.decision(observations)
-        return self._decision
+    def _reset(self, reset_noise: Any) -> Decision:
+        return self._rows.decision([self._restart(i, reset_noise) for i in range(self.num_envs)])
 
     def _restart(self, row: int, reset_noise: Any) -> np.ndarray:
         env = self._rows.envs[row]
         env.reset()
-        self._access.start(env, type(reset_noise)(*(np.asarray(site)[row] for site in reset_noise)))
+        self._access.start(env, type(reset_noise)(*(site[row] for site in reset_noise)))
         return self._access.observe(env)
 
-    def step(
+    def _step(
         self, actions: np.ndarray, step_noise: Any, reset_noise: Any
     ) -> tuple[Decision, Outcome]:
-        if self._decision is None:
-            raise LifecycleError(f"{self.spec.name}: step before reset or set_state")
-        actions = check_actions(self.spec, actions, self.num_envs, self._decision)
-        self._decision, outcome = self._rows.step(actions, lambda i: self._restart(i, reset_noise))
-        return self._decision, outcome
+        return self._rows.step(actions, lambda i: self._restart(i, reset_noise))
 
-    def get_state(self) -> dict[str, np.ndarray]:
-        if self._decision is None:
-            raise LifecycleError(f"{self.spec.name}: no state yet; call reset or set_state first")
+    def _get_state(self) -> dict[str, np.ndarray]:
         rows = [self._access.read(env) for env in self._rows.envs]
-        return {
-            name: np.stack([np.asarray(row[name], f.dtype) for row in rows])
-            for name, f in self.spec.state.items()
-        }
+        return {name: np.stack([np.asarray(row[name]) for row in rows]) for name in self.spec.state}
 
-    def set_state(self, fields: Mapping[str, np.ndarray]) -> Decision:
-        checked = check_fields(self.spec, fields, self.num_envs)
+    def _set_state(self, fields: dict[str, np.ndarray]) -> Decision:
         for i, env in enumerate(self._rows.envs):
             env.reset()
-            self._access.write(env, {name: values[i] for name, values in checked.items()})
-        self._decision = self._rows.decision([self._access.observe(e) for e in self._rows.envs])
-        return self._decision
+            self._access.write(env, {name: values[i] for name, values in fields.items()})
+        return self._rows.decision([self._access.observe(env) for env in self._rows.envs])
 
-    def snapshot(self) -> bytes:
-        if self._decision is None:
-            raise LifecycleError(f"{self.spec.name}: no state yet; call reset or set_state first")
+    def _snapshot(self) -> bytes:
         return pickle.dumps((self.spec.digest, self.num_envs, self._rows.envs))
 
-    def restore(self, data: bytes) -> Decision:
-        digest, count, environments = pickle.loads(data)
+    def _restore(self, data: bytes) -> Decision:
+        try:
+            digest, count, environments = pickle.loads(data)
+        except Exception as error:
+            raise ValueError(f"{self.spec.name}: not a readable snapshot ({error})") from error
         if (digest, count) != (self.spec.digest, self.num_envs):
-            raise ValueError("the snapshot is of another environment or num_envs")
+            raise ValueError(f"{self.spec.name}: the snapshot is of another kind or num_envs")
         self._rows.envs = environments
-        self._decision = self._rows.decision([self._access.observe(e) for e in environments])
-        return self._decision
+        return self._rows.decision([self._access.observe(env) for env in environments])
 
-    def close(self) -> None:
+    def _close(self) -> None:
         self._rows.close()

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from gymnasium import spaces
 from jax import lax
 
-from envs.batched import check_num_envs
+from envs.checks import check_num_envs
 from envs.core import Array, Decision, EnvSpec, FunctionalEnv, Outcome, VectorFunctionalEnv
 from envs.spaces import action_bounds, action_dtype
 
@@ -33,9 +33,7 @@ def vectorize(env: FunctionalEnv, num_envs: int, reset: str = "cond") -> VectorF
     return _Vectorized(env, check_num_envs(num_envs), reset)
 
 
-def sanitize_actions(
-    spec: EnvSpec, action: Array, decision: Decision
-) -> tuple[Array, Array]:
+def sanitize_actions(spec: EnvSpec, action: Array, decision: Decision) -> tuple[Array, Array]:
     """Actions that the rules may be given, and which ``[N(,A)]`` were invalid.
 
     An acting row's action outside the space, or illegal, becomes the lowest legal one and is
