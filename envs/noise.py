@@ -113,7 +113,12 @@ def draw_reset_noise(spec: EnvSpec, seed: Any, step: Any, rows: Any, xp: ModuleT
     return _draw(xp, spec.ResetNoise, spec.reset_noise, seed, step, rows, _RESET_OFFSET)
 
 
-def draw_uniform(seed: Any, step: Any, rows: Any, stream: int, xp: ModuleType = np) -> Any:
-    """float32 ``[N]`` in [0, 1) for clients of the environment (action sampling)."""
-    words = _words(xp, seed, step, rows, (1 << 31) + stream, 1)[:, 0]
-    return uniform_from_words(xp, words)
+def draw_uniform(
+    seed: Any, step: Any, rows: Any, count: int = 1, stream: int = 0, xp: ModuleType = np
+) -> Any:
+    """float32 ``[N, count]`` in [0, 1) for an environment's clients (action sampling).
+
+    Independent of the environments' own draws under the same seed; ``stream`` keeps several
+    clients apart.
+    """
+    return uniform_from_words(xp, _words(xp, seed, step, rows, (1 << 31) + (stream << 16), count))

@@ -1,0 +1,1 @@
+"""Policies: encoder, trunk and heads behind one interface."""
