@@ -8,6 +8,7 @@ from envs.registry import (
     list_environments,
     make,
     make_spec,
+    renderer,
     resolve_backend,
 )
 
@@ -24,5 +25,6 @@ __all__ = [
     "list_environments",
     "make",
     "make_spec",
+    "renderer",
     "resolve_backend",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,11 +26,15 @@ def list_environments() -> list[str]:
     return sorted(name for name in rooms if (_ROOMS / name / "contract.py").exists())
 
 
-def _room(name: str) -> ModuleType:
+def _checked_name(name: str) -> str:
     choices = list_environments()
     if name not in choices:
         raise UnknownName(f"unknown environment {name!r}; choose from {', '.join(choices)}")
-    return importlib.import_module(f"envs.{name}")
+    return name
+
+
+def _room(name: str) -> ModuleType:
+    return importlib.import_module(f"envs.{_checked_name(name)}")
 
 
 def make_spec(name: str, **parameters: Any) -> EnvSpec:
@@ -63,6 +68,13 @@ def is_functional(name: str, backend: str) -> bool:
     """Whether the (resolved) backend can run inside a jitted program."""
     entry: Backend = _room(name).BACKENDS[backend]
     return bool(entry.functional or entry.vector)
+
+
+def renderer(name: str) -> Callable[[dict[str, Any], EnvSpec], Any] | None:
+    """``render(fields of one row, spec) -> uint8 [H, W, 3]``, or None where there is none."""
+    if not (_ROOMS / _checked_name(name) / "render.py").exists():
+        return None
+    return importlib.import_module(f"envs.{name}.render").render
 
 
 def _load(target: str) -> Any:
