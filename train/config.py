@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from train.policies.policy import ModelConfig
@@ -156,7 +156,7 @@ def parse_run(c: Mapping[str, Any]) -> RunConfig:
         ConfigError: a value of the wrong kind or size, or two sizes that don't fit.
     """
     ppo = _parse_ppo(c)
-    evaluation, gap = c["eval"], c["env"]["gap"]
+    gap = c["env"]["gap"]
     return RunConfig(
         env=str(c["env"]["name"]),
         parameters=dict(c["env"]["parameters"] or {}),
@@ -164,14 +164,7 @@ def parse_run(c: Mapping[str, Any]) -> RunConfig:
         trainer=to_choice("trainer", c["trainer"], TRAINERS),
         model=parse_model(c["model"]),
         ppo=ppo,
-        evaluation=EvalConfig(
-            # Judging needs a variance, so two episodes are the least.
-            episodes=to_int("eval.episodes", evaluation["episodes"], 2, 1_000_000),
-            max_steps=to_int("eval.max_steps", evaluation["max_steps"]),
-            every=to_int("eval.every", evaluation["every"], 0),
-            greedy=to_bool("eval.greedy", evaluation["greedy"]),
-            seed=to_int("eval.seed", evaluation["seed"], 0, 2**32 - 1),
-        ),
+        evaluation=parse_eval(c["eval"]),
         gap=GapConfig(
             metric=str(gap["metric"]), margin=to_float("env.gap.margin", gap["margin"], 1e-12)
         ),
@@ -183,6 +176,18 @@ def parse_run(c: Mapping[str, Any]) -> RunConfig:
         logger=to_choice("logger", c["logger"]["name"], LOGGERS),
         run_dir=c["run_dir"],
         wandb={k: v for k, v in c["logger"].items() if k != "name"},
+    )
+
+
+def parse_eval(c: Mapping[str, Any]) -> EvalConfig:
+    """The ``eval`` keys."""
+    return EvalConfig(
+        # Judging needs a variance, so two episodes are the least.
+        episodes=to_int("eval.episodes", c["episodes"], 2, 1_000_000),
+        max_steps=to_int("eval.max_steps", c["max_steps"]),
+        every=to_int("eval.every", c["every"], 0),
+        greedy=to_bool("eval.greedy", c["greedy"]),
+        seed=to_int("eval.seed", c["seed"], 0, 2**32 - 1),
     )
 
 
@@ -217,6 +222,3 @@ def _parse_ppo(c: Mapping[str, Any]) -> PPOConfig:
             f"num_envs={ppo.num_envs} is not divisible by num_minibatches={ppo.num_minibatches}"
         )
     return ppo
-
-
-PPO_KEYS = tuple(f.name for f in fields(PPOConfig))

@@ -16,7 +16,7 @@ import numpy as np
 from envs.batched import BatchedEnv
 from envs.core import Decision, Outcome
 from train.episodes import EpisodeTotals, count_episodes, init_totals
-from train.ppo_jax import PPO, LearnerState, Trajectory
+from train.ppo_jax import PPO, LearnerState, Trajectory, to_rows
 
 PHASES = ("environment", "policy", "learner", "other")
 
@@ -35,9 +35,9 @@ class HostTrainer:
         self.ppo, self.env = ppo, env
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self.learner: LearnerState = ppo.init(seed)
-        self._act = jax.jit(self._act_program)
-        self._learn = jax.jit(self._learn_program)
-        self._value = jax.jit(ppo.value)
+        self._act: Any = jax.jit(self._act_program)
+        self._learn: Any = jax.jit(self._learn_program)
+        self._value: Any = jax.jit(ppo.value)
         self._carry = ppo.policy.init_carry(ppo.num_rows)
         self._is_first = np.ones(ppo.num_rows, bool)
         self._step = 0
@@ -62,6 +62,33 @@ class HostTrainer:
         last_value = self.ppo.value(learner, carry, decision)
         last_acting = jnp.reshape(decision.acting, -1)
         return self.ppo.learn(learner, trajectory, first_carry, last_value, last_acting)
+
+    @property
+    def decision(self) -> Decision:
+        """The open decision."""
+        return self._decision
+
+    def compile(self) -> float:
+        """Compile the programs on the present shapes, without a step; returns the seconds."""
+        started = time.perf_counter()
+        step = np.uint32(0)
+        arguments = (self.learner, self._carry, self._decision, self._is_first, step)
+        action, _ = jax.eval_shape(self._act_program, *arguments)
+        self._act = self._act.lower(*arguments).compile()
+        outcome_value = np.zeros(self.ppo.num_rows, np.float32)
+        ends = np.zeros(self.ppo.num_rows, bool)
+        observation, legal, acting = to_rows(self.ppo.spec, self._decision)
+        one = Trajectory(
+            observation, legal, acting, ends, action.action, action.log_prob, action.value,
+            outcome_value, ends, ends, outcome_value, ends,
+        )  # fmt: skip
+        self._allocate(one)
+        self._learn = self._learn.lower(
+            self.learner, self._buffer, self._carry, self._carry, self._decision
+        ).compile()
+        if self.ppo.spec.truncates:
+            self._value = self._value.lower(self.learner, self._carry, self._decision).compile()
+        return time.perf_counter() - started
 
     def update(self) -> dict[str, Any]:
         """One rollout and the learning from it; returns the learner's metrics."""
@@ -112,12 +139,13 @@ class HostTrainer:
         with _Timer(self.seconds, "policy"):
             return np.asarray(self._value(self.learner, carry, outcome.final))
 
+    def _allocate(self, step: Any) -> None:
+        horizon = self.ppo.config.horizon
+        self._buffer = jax.tree.map(lambda x: np.zeros((horizon, *x.shape), x.dtype), step)
+
     def _write(self, t: int, step: Trajectory) -> None:
         if self._buffer is None:
-            horizon = self.ppo.config.horizon
-            self._buffer = jax.tree.map(
-                lambda x: np.zeros((horizon, *np.shape(x)), np.asarray(x).dtype), step
-            )
+            self._allocate(step)
 
         def put(buffer: np.ndarray, x: Any) -> None:
             buffer[t] = x

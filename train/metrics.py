@@ -51,9 +51,7 @@ class RunLogger:
 
     def log(self, env_steps: int, metrics: Mapping[str, float], status: str) -> None:
         """One line of figures at a step count; non-finite ones are written as null."""
-        clean = {
-            key: value if math.isfinite(value) else None for key, value in metrics.items()
-        }
+        clean = {key: value if math.isfinite(value) else None for key, value in metrics.items()}
         line = dict(env_steps=env_steps, seconds=round(time.time() - self._started, 3), **clean)
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
@@ -93,9 +91,7 @@ def _start_wandb(run_dir: Path, settings: Mapping[str, Any], config: Mapping[str
         raise MissingDependency(
             "logger=wandb needs the package wandb; install it with: make setup"
         ) from None
-    run = wandb.init(
-        dir=str(run_dir), name=run_dir.name, config=dict(config), **dict(settings)
-    )
+    run = wandb.init(dir=str(run_dir), name=run_dir.name, config=dict(config), **dict(settings))
     run.define_metric("env_steps")
     run.define_metric("*", step_metric="env_steps")
     return run

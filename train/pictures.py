@@ -45,19 +45,20 @@ def record_game(
     """A GIF of one greedy game, thinned to ``max_frames``; None where the room has no renderer.
 
     Args:
-        sim: one row; its canonical state is drawn before each step.
+        sim: one row; its canonical state is drawn after each step.
     """
     render = envs.renderer(trained.spec.name)
     if render is None:
         return None
     actor = Actor(trained, 1, greedy=True, seed=seed)
     frames: list[Any] = []
-    # The generator runs ahead of nothing: each item is yielded right after its step, and the
-    # state read here is the one in which the next action will be taken.
     for _, _, outcome in rollout(actor, sim, seed):
-        frames.append(render({k: v[0] for k, v in sim.get_state().items()}, trained.spec))
         if outcome.terminated[0] or outcome.truncated[0] or len(frames) >= 20_000:
             break
+        # Still the state that the step led to: the generator makes the next one only when asked.
+        frames.append(render({k: v[0] for k, v in sim.get_state().items()}, trained.spec))
+    if not frames:
+        return None
     kept = frames[:: max(1, -(-len(frames) // max_frames))]
     imageio.imwrite(path, np.stack(kept), extension=".gif", duration=50, loop=0)
     return path

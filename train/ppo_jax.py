@@ -362,16 +362,25 @@ class FusedTrainer:
         # Rows whose episode has just ended don't read this value: the end cuts the bootstrap.
         last_value = self.ppo.value(learner, rollout.carry, rollout.decision)
         last_acting = per_row(self.ppo.spec, rollout.decision.acting)
-        learner, metrics = self.ppo.learn(
-            learner, trajectory, start.carry, last_value, last_acting
-        )
+        learner, metrics = self.ppo.learn(learner, trajectory, start.carry, last_value, last_acting)
         return RunnerState(learner, rollout), metrics
 
     def chunk(
-        self, state: RunnerState, updates: int
+        self, state: RunnerState, updates: Array
     ) -> tuple[RunnerState, dict[str, Array], EpisodeTotals]:
-        """``updates`` updates; metrics are their means, totals cover the chunk's episodes."""
+        """``updates`` updates; metrics are their means, totals cover the chunk's episodes.
+
+        The number is an argument of the compiled program, so one compilation serves all chunks.
+        """
         rollout = state.rollout
         state = state._replace(rollout=rollout._replace(totals=rollout.totals.cleared(jnp)))
-        state, stacked = lax.scan(lambda s, _: self.update(s), state, length=updates)
-        return state, {k: v.mean() for k, v in stacked.items()}, state.rollout.totals
+        shapes = jax.eval_shape(self.update, state)[1]
+        sums = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+        def one(_: Array, carry: tuple) -> tuple:
+            state, sums = carry
+            state, metrics = self.update(state)
+            return state, jax.tree.map(jnp.add, sums, metrics)
+
+        state, sums = lax.fori_loop(0, updates, one, (state, sums))
+        return state, {k: v / updates for k, v in sums.items()}, state.rollout.totals

@@ -1,0 +1,133 @@
+"""A trained policy on every backend of its environment, and what the gap between them is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+
+import envs
+from envs.batched import BatchedEnv
+from envs.core import MissingDependency
+from envs.simulator import Simulator
+from train.checkpoint import TrainedPolicy
+from train.config import EvalConfig, GapConfig
+from train.evaluation import EpisodeResults, play_episodes
+from verification.statistics import compare
+
+
+@dataclass
+class Judged:
+    """Results by resolved backend name, and the two comparisons of a port with the reference.
+
+    ``gap`` compares independent episodes, the reference under its own generator; ``gap_matched``
+    pairs episodes with equal starts and noise. Either is None where it could not be made, and
+    ``notes`` says why.
+    """
+
+    results: dict[str, EpisodeResults] = field(default_factory=dict)
+    gap: dict[str, Any] | None = None
+    gap_matched: dict[str, Any] | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def episode_rows(self) -> dict[str, Any]:
+        """Per-episode figures for scripts: backend -> name -> list."""
+        return {
+            backend: dict(
+                returns=r.returns.tolist(),
+                lengths=r.lengths.tolist(),
+                finished=r.finished.tolist(),
+                **{
+                    name: [None if np.isnan(v) else v for v in values.tolist()]
+                    for name, values in r.metrics.items()
+                },
+            )
+            for backend, r in self.results.items()
+        }
+
+
+def evaluate_on(
+    trained: TrainedPolicy, backend: str, interface: str, config: EvalConfig, console: Console
+) -> EpisodeResults:
+    """First episodes on one backend, with a progress bar."""
+    spec = trained.spec
+    env: BatchedEnv | Simulator = envs.make(
+        spec.name, backend, config.episodes, interface=interface, **spec.parameters
+    )
+    with env, Progress(console=console, transient=True) as bar:
+        task = bar.add_task(f"evaluating on {backend}", total=config.episodes)
+        return play_episodes(
+            trained,
+            env,
+            max_steps=config.max_steps,
+            greedy=config.greedy,
+            seed=config.seed,
+            progress=lambda finished, step: bar.update(task, completed=finished),
+        )
+
+
+def evaluate_backends(
+    trained: TrainedPolicy, backend: str, config: EvalConfig, gap: GapConfig, console: Console
+) -> Judged:
+    """Evaluate on a port and on the reference, and judge the gap.
+
+    Args:
+        backend: what the policy was trained on; a policy trained on the reference is compared
+            with the preferred port.
+    """
+    judged = Judged()
+    name = trained.spec.name
+    port = backend if backend != "reference" else envs.resolve_backend(name, "generated")
+    # Under a Simulator a port's draws are those of the matched run as well: one evaluation
+    # serves both comparisons.
+    for which, interface in ((port, "simulator"), ("reference", "batched")):
+        try:
+            judged.results[which] = evaluate_on(trained, which, interface, config, console)
+        except MissingDependency as error:
+            judged.notes.append(f"{which} was not evaluated: {error}")
+    if len(judged.results) < 2:
+        return judged
+    between = [port, "reference"]
+    judged.gap = _compare(judged, between, judged.results["reference"], gap, paired=False)
+    try:
+        matched = evaluate_on(trained, "reference", "simulator", config, console)
+    except (MissingDependency, envs.UnknownName) as error:
+        judged.notes.append(f"no matched comparison: {error}")
+    else:
+        judged.gap_matched = _compare(judged, between, matched, gap, paired=True)
+    return judged
+
+
+def _compare(
+    judged: Judged, between: list[str], other: EpisodeResults, gap: GapConfig, *, paired: bool
+) -> dict[str, Any] | None:
+    ours = judged.results[between[0]]
+    kept_ours, kept_other = ours.finished, other.finished
+    if paired:
+        kept_ours = kept_other = ours.finished & other.finished
+    a, b = ours.values(gap.metric)[kept_ours], other.values(gap.metric)[kept_other]
+    design = "paired" if paired else "independent"
+    capped = int((~kept_ours).sum() + (~kept_other).sum())
+    if min(len(a), len(b)) < 2:
+        judged.notes.append(f"no {design} comparison: fewer than two finished episodes")
+        return None
+    if capped:
+        judged.notes.append(f"{design} comparison: {capped} unfinished episodes are not in it")
+    c = compare(a, b, gap.margin, paired=paired)
+    return dict(
+        between=between,
+        metric=gap.metric,
+        design=design,
+        n=len(a),
+        difference=c.difference,
+        ci95=[c.difference_interval.low, c.difference_interval.high],
+        p_value=c.p_difference,
+        p_equivalence=c.p_equivalence,
+        margin=gap.margin,
+        verdict=str(c.verdict),
+        n_needed=c.n_needed,
+        unfinished=capped,
+    )

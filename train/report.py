@@ -1,0 +1,73 @@
+"""Summaries for people: the tables that commands print at their end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def print_summary(summary: Mapping[str, Any], console: Console) -> None:
+    """What a training run ends with; every figure also stands in summary.json."""
+    train = summary["train"]
+    console.print(
+        f"[bold]{summary['env']}[/] on {summary['backend']}: {train['env_steps']:,} steps in "
+        f"{train['seconds']:.1f} s, {train['steps_per_second']:,.0f} steps/s "
+        f"(compiled in {train['compile_seconds']:.1f} s), "
+        f"policy {summary['model']} with {summary['policy_parameters']:,} parameters"
+    )
+    if "env_share" in train:
+        console.print(f"environment's share of training time: {share_text(train)}")
+    if summary["eval"]:
+        console.print(evaluation_table(summary["eval"]))
+    for key in ("gap", "gap_matched"):
+        if summary.get(key):
+            console.print(gap_text(summary[key]))
+    for note in summary["notes"]:
+        console.print(f"[yellow]note:[/] {note}")
+
+
+def share_text(train: Mapping[str, Any]) -> str:
+    """A share with its interval, or "< x %" where it is lost in its own noise."""
+    low, high = train["env_share_ci95"]
+    if train["env_share_below_noise"]:
+        return f"< {max(high, 0.0):.1%} (below the noise of {train['env_share_method']})"
+    return f"{train['env_share']:.1%} [{low:.1%}, {high:.1%}] ({train['env_share_method']})"
+
+
+def evaluation_table(evaluation: Mapping[str, Mapping[str, Any]]) -> Table:
+    """One row per backend, means with 95 % intervals."""
+    first = next(iter(evaluation.values()))
+    names = [key.removesuffix("_mean") for key in first if key.endswith("_mean")]
+    table = Table(title="evaluation (mean per finished episode, 95 % interval)")
+    table.add_column("backend")
+    table.add_column("finished / capped", justify="right")
+    for name in names:
+        table.add_column(name.replace("_", " "), justify="right")
+    for backend, result in evaluation.items():
+        counts = f"{result['episodes_finished']} / {result['episodes_capped']}"
+        table.add_row(backend, counts, *(_mean_text(result, name) for name in names))
+    return table
+
+
+def _mean_text(result: Mapping[str, Any], name: str) -> str:
+    mean, interval = result[f"{name}_mean"], result[f"{name}_ci95"]
+    if mean is None:
+        return "-"
+    if interval is None or interval[0] is None:
+        return f"{mean:.2f}"
+    return f"{mean:.2f} [{interval[0]:.2f}, {interval[1]:.2f}]"
+
+
+def gap_text(gap: Mapping[str, Any]) -> str:
+    """One sentence: what was compared, how, and the verdict."""
+    low, high = gap["ci95"]
+    interval = "" if low is None else f" [{low:.3g}, {high:.3g}]"
+    needed = f"; about {gap['n_needed']} episodes would decide" if gap["n_needed"] else ""
+    return (
+        f"gap {' - '.join(gap['between'])} ({gap['design']}, n={gap['n']}): "
+        f"{gap['metric'].replace('_', ' ')} {gap['difference']:.3g}{interval}, "
+        f"p={gap['p_value']:.3g}, margin {gap['margin']:g}: [bold]{gap['verdict']}[/]{needed}"
+    )
