@@ -72,8 +72,8 @@ def _site_draw(
         span = int(site.high) - int(site.low)
         # Modulo bias is below span / 2**32; the low bits of pcg4d are mixed as well as the high.
         return (words % np.uint32(span)).astype(np.int32) + np.int32(site.low)
-    low, span = np.float32(site.low), np.float32(site.high - site.low)
-    return low + span * uniform_from_words(xp, words)
+    width = np.float32(site.high - site.low)
+    return np.float32(site.low) + width * uniform_from_words(xp, words)
 
 
 def _draw(

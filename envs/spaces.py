@@ -71,7 +71,7 @@ def action_bounds(space: spaces.Space) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(space, spaces.Discrete):
         if space.start != 0:
             raise ValueError(f"a Discrete action space must start at 0, got {space}")
-        return np.int32(0), np.int32(space.n - 1)
+        return np.array(0, np.int32), np.array(space.n - 1, np.int32)
     if isinstance(space, spaces.MultiDiscrete):
         return np.zeros(space.shape, np.int32), (space.nvec - 1).astype(np.int32)
     if isinstance(space, spaces.MultiBinary):

@@ -97,7 +97,8 @@ def measure_share(
         ``share``, ``ci95`` (two floats), ``below_noise`` (the interval covers 0), and the
         medians in seconds.
     """
-    real(), null()
+    real()
+    null()
     seconds = np.array([[_timed(real), _timed(null)] for _ in range(repeats)])
     interval = share_interval(seconds[:, 0], seconds[:, 1])
     medians = np.median(seconds, axis=0)

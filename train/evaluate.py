@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import train  # noqa: F401 - sets XLA flags before jax is loaded
 
@@ -26,7 +27,8 @@ def main(cfg: DictConfig) -> None:
         sys.exit("error: name the folder of a training run: python train/evaluate.py run=RUN_DIR")
     run = Path(cfg.run)
     try:
-        config = parse_eval(dict(OmegaConf.to_container(cfg.eval), every=0))
+        options = cast(dict[str, Any], OmegaConf.to_container(cfg.eval))
+        config = parse_eval(dict(options, every=0))
         trained = load_policy(run / "policy.safetensors")
         backend = envs.resolve_backend(trained.spec.name, cfg.backend)
         interface = "batched" if backend == "reference" else "simulator"
@@ -36,7 +38,7 @@ def main(cfg: DictConfig) -> None:
     console.print(evaluation_table({backend: results.summary()}))
     report = dict(
         backend=backend,
-        eval=OmegaConf.to_container(cfg.eval),
+        eval=options,
         **results.summary(),
         returns=results.returns.tolist(),
         lengths=results.lengths.tolist(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from typing import Any, cast
 
 import train  # noqa: F401 - sets XLA flags before jax is loaded
 
@@ -22,7 +23,7 @@ from train.run import Run, TrainingError  # isort: skip
 def main(cfg: DictConfig) -> None:
     console = Console()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    raw = OmegaConf.to_container(cfg, resolve=True)
+    raw = cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True))
     try:
         run = Run(parse_run(raw), raw, console)
     except (ConfigError, UnknownName, MissingDependency, ValueError) as error:

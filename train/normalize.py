@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 
 Array = jax.Array
-_COUNT_LIMIT = 1 << 30  # an int32 count that stops growing keeps old data from freezing the mean
+_COUNT_LIMIT = 1 << 30  # a count that stops growing keeps old data from freezing the mean
 
 
 class RunningStatistics(NamedTuple):
-    """``count`` int32 scalar; ``mean`` and ``variance`` float32 of one observation's shape."""
+    """``samples`` int32 scalar; ``mean`` and ``variance`` float32 of one observation's shape."""
 
-    count: Array
+    samples: Array
     mean: Array
     variance: Array
 
@@ -43,7 +43,7 @@ def update_statistics(statistics: RunningStatistics, x: Array, weight: Array) ->
     batch_count = jnp.maximum(added, 1.0)
     batch_mean = (x * expanded).sum(axes) / batch_count
     batch_variance = (((x - batch_mean) ** 2) * expanded).sum(axes) / batch_count
-    old = statistics.count.astype(jnp.float32)
+    old = statistics.samples.astype(jnp.float32)
     share = added / jnp.maximum(old + added, 1.0)
     delta = batch_mean - statistics.mean
     variance = (
@@ -51,6 +51,6 @@ def update_statistics(statistics: RunningStatistics, x: Array, weight: Array) ->
         + share * batch_variance
         + share * (1.0 - share) * delta**2
     )
-    count = jnp.minimum(statistics.count + added.astype(jnp.int32), _COUNT_LIMIT)
+    count = jnp.minimum(statistics.samples + added.astype(jnp.int32), _COUNT_LIMIT)
     merged = RunningStatistics(count, statistics.mean + share * delta, variance)
     return jax.tree.map(lambda new, kept: jnp.where(added > 0, new, kept), merged, statistics)

@@ -25,7 +25,7 @@ from train.episodes import EpisodeTotals, count_episodes, init_totals
 from train.normalize import RunningStatistics, init_statistics, normalize, update_statistics
 from train.policies.policy import MLPPolicy
 
-Array = jax.Array
+Array = Any  # a JAX array, or a NumPy one on its way into a program
 
 
 class LearnerState(NamedTuple):
@@ -73,10 +73,8 @@ def to_rows(spec: EnvSpec, decision: Decision) -> tuple[Array, Array | None, Arr
     if spec.num_agents == 1:
         return decision.observation, decision.legal_actions, decision.acting
 
-    def merge(x: Array | None) -> Array | None:
-        return None if x is None else x.reshape(-1, *x.shape[2:])
-
-    return merge(decision.observation), merge(decision.legal_actions), merge(decision.acting)
+    merged: Decision = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), decision)
+    return merged.observation, merged.legal_actions, merged.acting
 
 
 def per_row(spec: EnvSpec, x: Array) -> Array:
@@ -148,9 +146,11 @@ class PPO:
         """``[R]``: values to bootstrap truncated rows from; computed only when there are some."""
         if not self.spec.truncates:
             return jnp.zeros(self.num_rows)
+        final = outcome.final
+        assert final is not None  # obligatory for truncations
         return lax.cond(
             outcome.truncated.any(),
-            lambda: self.value(learner, carry, outcome.final),
+            lambda: self.value(learner, carry, final),
             lambda: jnp.zeros(self.num_rows),
         )
 

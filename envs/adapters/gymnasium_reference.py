@@ -48,7 +48,7 @@ class StateAccess(abc.ABC):
     @staticmethod
     def time_limit(env: gymnasium.Env) -> TimeLimit:
         while not isinstance(env, TimeLimit):
-            env = env.env  # type: ignore[attr-defined]
+            env = env.env
         return env
 
     def elapsed(self, env: gymnasium.Env) -> int:

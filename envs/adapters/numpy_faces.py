@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -18,21 +18,31 @@ from envs.noise import draw_reset_noise, draw_step_noise
 from envs.simulator import Simulator
 
 
+def with_own_noise(env: VectorFunctionalEnv) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """``env.reset`` and ``env.step`` with noise from the counter hash.
+
+    Returns pure functions ``(seed) -> state, Decision`` and ``(state, actions, seed, count) ->
+    state, Decision, Outcome``; seed and count are uint32 scalars, count the steps since reset.
+    """
+    rows = np.arange(env.num_envs, dtype=np.uint32)
+
+    def first(seed: Any) -> Any:
+        return env.reset(draw_reset_noise(env.spec, seed, 0, rows, jnp))
+
+    def step(state: Any, actions: Any, seed: Any, count: Any) -> Any:
+        step_noise = draw_step_noise(env.spec, seed, count, rows, jnp)
+        reset_noise = draw_reset_noise(env.spec, seed, count + 1, rows, jnp)
+        return env.step(state, actions, step_noise, reset_noise)
+
+    return first, step
+
+
 class FunctionalBatched(BatchedEnv):
     """A functional environment for NumPy users; noise from the counter hash of the seed."""
 
     def __init__(self, env: VectorFunctionalEnv, *, copy: bool = True) -> None:
         super().__init__(env.spec, env.num_envs, copy=copy)
-        rows = np.arange(env.num_envs, dtype=np.uint32)
-
-        def first(seed: Any) -> Any:
-            return env.reset(draw_reset_noise(env.spec, seed, 0, rows, jnp))
-
-        def step(state: Any, actions: Any, seed: Any, count: Any) -> Any:
-            step_noise = draw_step_noise(env.spec, seed, count, rows, jnp)
-            reset_noise = draw_reset_noise(env.spec, seed, count + 1, rows, jnp)
-            return env.step(state, actions, step_noise, reset_noise)
-
+        first, step = with_own_noise(env)
         self._jit_reset = jax.jit(first)
         self._jit_step = jax.jit(step, donate_argnums=0)
         self._state: Any = None
@@ -88,7 +98,7 @@ class FunctionalSimulator(Simulator):
     def _restore(self, data: bytes) -> Decision:
         rows = np.arange(self.num_envs, dtype=np.uint32)
         noise = draw_reset_noise(self.spec, 0, 0, rows)
-        structure = jax.tree.structure(jax.eval_shape(self._env.reset, noise)[0])
+        structure: Any = jax.tree.structure(jax.eval_shape(self._env.reset, noise)[0])
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as saved:
                 identity = str(saved["identity"])

@@ -55,7 +55,7 @@ def sanitize_actions(spec: EnvSpec, action: Array, decision: Decision) -> tuple[
     lowest = jnp.broadcast_to(low, action.shape).astype(action.dtype)
     if spec.has_legal_actions:
         assert isinstance(space, spaces.Discrete)
-        legal = decision.legal_actions
+        legal: Any = decision.legal_actions
         index = jnp.clip(action, 0, space.n - 1)[..., None]
         valid &= jnp.take_along_axis(legal, index, axis=-1)[..., 0]
         lowest = jnp.argmax(legal, axis=-1).astype(action.dtype)
