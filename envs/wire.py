@@ -122,7 +122,7 @@ def _npy_pieces(array: np.ndarray) -> list[bytes | memoryview]:
     array = np.asarray(array, order="C")
     buffer = io.BytesIO()
     npy.write_array_header_1_0(buffer, npy.header_data_from_array_1_0(array))
-    data = memoryview(array.reshape(-1).view(np.uint8)) if array.size else b""
+    data = array.reshape(-1).view(np.uint8).data if array.size else b""
     return [buffer.getvalue(), data]
 
 
