@@ -73,7 +73,9 @@ def to_rows(spec: EnvSpec, decision: Decision) -> tuple[Array, Array | None, Arr
     if spec.num_agents == 1:
         return decision.observation, decision.legal_actions, decision.acting
 
-    merged: Decision = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), decision)
+    merged: Decision = jax.tree.map(
+        lambda x: x.reshape(-1, *x.shape[2:]), decision._replace(privileged=None)
+    )
     return merged.observation, merged.legal_actions, merged.acting
 
 
@@ -230,7 +232,7 @@ class PPO:
             starts = jax.tree.map(lambda x: x[index], first_carry)
             gradient = jax.grad(self.loss, has_aux=True)
             grads, metrics = gradient(params, learner, batch, gains, starts)
-            metrics["grad_norm"] = optax.global_norm(grads)
+            metrics["grad_norm"] = optax.tree.norm(grads)
             updates, opt_state = self._optimizer.update(grads, opt_state, params)
             return (optax.apply_updates(params, updates), opt_state), metrics
 
