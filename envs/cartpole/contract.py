@@ -20,8 +20,10 @@ THETA_LIMIT = 12 * 2 * math.pi / 360  # rad
 START_RANGE = 0.05
 MAX_EPISODE_STEPS = 500
 
-# Ten float32 roundings on values of order one; a row's own size scales it up.
-STEP_TOLERANCE = Tolerance(rel=1e-6)
+# Gymnasium's own code run in float32 is up to 1.0e-7 * (1 + |value|) off its float64 run (180,000
+# states; tests/envs/cartpole/test_tolerance.py repeats it). Four times that leaves room for other
+# sine and cosine routines and for fused multiply-adds.
+STEP_TOLERANCE = Tolerance(rel=4e-7)
 
 
 def make_spec() -> EnvSpec:

@@ -5,9 +5,23 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from envs.cartpole import contract as c
 from envs.core import Array, Decision, FunctionalEnv, Outcome
+
+
+def largest_float32(limit: float) -> np.float32:
+    """The largest float32 that is not above a positive limit.
+
+    A float32 is past this exactly when it is past the float64 limit, which the nearest float32
+    (2.4000001 for 2.4) does not give.
+    """
+    nearest = np.float32(limit)
+    return nearest if float(nearest) <= limit else np.nextafter(nearest, np.float32(0))
+
+
+X_LIMIT, THETA_LIMIT = largest_float32(c.X_LIMIT), largest_float32(c.THETA_LIMIT)
 
 
 class State(NamedTuple):
@@ -51,10 +65,10 @@ class CartPole(FunctionalEnv):
         state = move(state, jnp.where(action == 1, c.FORCE, -c.FORCE).astype(jnp.float32))
         fallen = jnp.stack(
             [
-                state.x < -c.X_LIMIT,
-                state.x > c.X_LIMIT,
-                state.theta < -c.THETA_LIMIT,
-                state.theta > c.THETA_LIMIT,
+                state.x < -X_LIMIT,
+                state.x > X_LIMIT,
+                state.theta < -THETA_LIMIT,
+                state.theta > THETA_LIMIT,
             ]
         )
         terminated = fallen.any()
