@@ -35,12 +35,12 @@ class WalkState(NamedTuple):
     push: Array  # the last step's draw
 
 
-def walk_spec(*, dict_observation: bool = False) -> EnvSpec:
+def walk_spec(*, dict_observation: bool = False, rough: bool = False) -> EnvSpec:
     box = spaces.Box(-np.inf, np.inf, (4,), np.float32)
     return EnvSpec(
         name="walk",
         version="1",
-        parameters={"dict_observation": dict_observation},
+        parameters={"dict_observation": dict_observation, "rough": rough},
         observation_space=spaces.Dict({"all": box, "position": spaces.Discrete(GOAL + 2)})
         if dict_observation
         else box,
@@ -63,16 +63,23 @@ def walk_spec(*, dict_observation: bool = False) -> EnvSpec:
 
 
 class Walk(FunctionalEnv):
-    """Left (illegal at 0), stay or right; terminates at GOAL, truncated at LIMIT steps."""
+    """Left (illegal at 0), stay or right; terminates at GOAL, truncated at LIMIT steps.
+
+    Its floats are exact in any compilation, except in the rough form, which is there for claims
+    about bits.
+    """
 
     State = WalkState
 
     def init(self, reset_noise: Any) -> WalkState:
-        tilt = jnp.sin(reset_noise.tilt) + jnp.exp(-(reset_noise.tilt**2)) / 3.0
+        tilt = reset_noise.tilt
+        if self.spec.parameters["rough"]:
+            tilt = jnp.sin(tilt) + jnp.exp(-(tilt**2)) / 3.0
         return WalkState(reset_noise.start, jnp.int32(0), tilt, jnp.float32(0))
 
     def observe(self, state: WalkState) -> Decision:
-        everything = jnp.stack([state.position, state.steps, *jnp.tanh(state.tilt)])
+        tilt = jnp.tanh(state.tilt) if self.spec.parameters["rough"] else state.tilt
+        everything = jnp.stack([state.position, state.steps, *tilt])
         observation: Any = everything.astype(jnp.float32)
         if isinstance(self.spec.observation_space, spaces.Dict):
             observation = {"all": observation, "position": state.position}
@@ -83,7 +90,8 @@ class Walk(FunctionalEnv):
         self, state: WalkState, action: Array, step_noise: Any
     ) -> tuple[WalkState, Outcome]:
         position = state.position + action - 1
-        state = WalkState(position, state.steps + 1, state.tilt * 1.01, step_noise.push)
+        change = 1.01 if self.spec.parameters["rough"] else -1.0
+        state = WalkState(position, state.steps + 1, state.tilt * change, step_noise.push)
         terminated = position >= GOAL
         limit = state.steps >= LIMIT
         return state, Outcome(
@@ -168,7 +176,9 @@ class Game(FunctionalEnv):
         )
         won = (total >= 7).any()
         return state, Outcome(
-            reward=added - added.mean() + jnp.where(acting, step_noise.luck, 0.0),
+            reward=self.spec.num_agents * added
+            - added.sum()
+            + jnp.where(acting, step_noise.luck, 0.0),
             terminated=won,
             truncated=(state.steps >= 7) & ~won,
             metrics={"score": total, "length": state.steps},
