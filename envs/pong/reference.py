@@ -8,9 +8,8 @@ all. PongTape has no such tie: each row's draws come from the caller.
 from __future__ import annotations
 
 import ctypes
-import io
+import hashlib
 import weakref
-import zipfile
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
@@ -25,6 +24,7 @@ from envs.simulator import Simulator
 
 _REALS = ("paddle_yl", "paddle_yr", "ball_x", "ball_y", "ball_vx", "ball_vy")
 _COUNTS = ("score_l", "score_r", "tick")
+_SEAL_SIZE = hashlib.sha256().digest_size
 _ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
 
 
@@ -211,31 +211,25 @@ class PongTape(Simulator):
     def _snapshot(self) -> bytes:
         structs = np.empty((self.num_envs, self._driver.pong_size()), np.uint8)
         self._driver.pong_save(self._games.handle, _address(structs))
-        buffer = io.BytesIO()
-        np.savez(
-            buffer,
-            identity=self._identity(),
-            structs=structs,
-            observation=self._games.observation,
-        )
-        return buffer.getvalue()
+        content = structs.tobytes() + self._games.observation.tobytes()
+        return self._seal(content) + content
 
     def _restore(self, data: bytes) -> Decision:
-        try:
-            with np.load(io.BytesIO(data), allow_pickle=False) as saved:
-                identity, structs = str(saved["identity"]), saved["structs"]
-                observation = saved["observation"]
-        except (KeyError, OSError, ValueError, zipfile.BadZipFile) as error:
-            raise ValueError(f"{self.spec.name}: not a readable snapshot ({error})") from error
-        if identity != self._identity():
-            raise ValueError(f"{self.spec.name}: the snapshot is of another spec or num_envs")
-        structs = np.ascontiguousarray(structs)
+        seal, content = data[:_SEAL_SIZE], bytes(data[_SEAL_SIZE:])
+        if seal != self._seal(content):
+            raise ValueError(
+                f"{self.spec.name}: the snapshot is damaged, or of another spec or num_envs"
+            )
+        size = self.num_envs * self._driver.pong_size()
+        structs = np.frombuffer(content, np.uint8, size)
         self._driver.pong_load(self._games.handle, _address(structs))
-        self._games.observation[:] = observation
+        seen = np.frombuffer(content, np.float32, offset=size)
+        self._games.observation[:] = seen.reshape(self.num_envs, OBSERVATION_SIZE)
         return self._own(self._games.decision())
 
-    def _identity(self) -> str:
-        return f"{self.spec.digest} tape {self.num_envs} {self._driver.pong_size()}"
+    def _seal(self, content: bytes) -> bytes:
+        identity = f"{self.spec.digest} pong tape {self.num_envs} {self._driver.pong_size()}"
+        return hashlib.sha256(identity.encode() + content).digest()
 
     def _close(self) -> None:
         self._games.close()
