@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ class Case:
     num_envs: int
     steps: int  # of each environment
     seed: int = 0
-    parameters: dict[str, float] = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)
     games: int = 0
     points: int = 0
     agent_hits: int = 0
@@ -185,7 +186,7 @@ def main(argv: list[str] | None = None) -> int:
             for case in cases:
                 label = f"frameskip {case.parameters['frameskip']} {case.policy}"
                 bar = progress.add_task(label, total=case.steps * case.num_envs)
-                compare(case, lambda n, bar=bar: progress.advance(bar, n))
+                compare(case, partial(progress.advance, bar))
     except (envs.MissingDependency, ValueError) as error:
         print(f"pong parity: {error}", file=sys.stderr)
         return 6

@@ -6,6 +6,7 @@ paddle; the left one follows the ball. docs/environments/pong.md is the page for
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
 from dataclasses import asdict, dataclass, fields
@@ -189,6 +190,10 @@ def make_spec(**parameters: Any) -> EnvSpec:
         step_noise={"serve": serve},  # of the next round, used where a point ends but not the game
         state=_state(rules),
     )
+
+
+# For the registry, which lists the parameters' names, and for help().
+make_spec.__signature__ = inspect.signature(Rules)  # type: ignore[attr-defined]
 
 
 def _observation_space(rules: Rules) -> spaces.Box:

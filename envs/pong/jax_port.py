@@ -122,7 +122,7 @@ def divide(value: Array, divisor: np.float32) -> Array:
     return value / (value * 0 + divisor)
 
 
-class State(NamedTuple):
+class PongState(NamedTuple):
     """The canonical fields: what moves, the score, and what the agent saw last."""
 
     paddle_yl: Array
@@ -138,21 +138,23 @@ class State(NamedTuple):
 
 
 class Pong(FunctionalEnv):
-    State = State
+    State = PongState
 
     def __init__(self, spec: EnvSpec) -> None:
         super().__init__(spec)
         self._contract = c.rules_of(spec)
         self._rules = Rules(self._contract)
 
-    def init(self, reset_noise: Any) -> State:
+    def init(self, reset_noise: Any) -> PongState:
         table, zero = self._start_round(reset_noise.serve), jnp.int32(0)
-        return State(*table, zero, zero, zero, self._look(table))
+        return PongState(*table, zero, zero, zero, self._look(table))
 
-    def observe(self, state: State) -> Decision:
+    def observe(self, state: PongState) -> Decision:
         return Decision(state.observation, acting=jnp.bool_(True))
 
-    def advance(self, state: State, action: Array, step_noise: Any) -> tuple[State, Outcome]:
+    def advance(
+        self, state: PongState, action: Array, step_noise: Any
+    ) -> tuple[PongState, Outcome]:
         table, standing, fired = self._play(Table(*state[:6]), action)
         at_once = standing >= _AT_ONCE
         standing = jnp.where(at_once, standing - _AT_ONCE, standing)
@@ -166,7 +168,7 @@ class Pong(FunctionalEnv):
         tick = state.tick + 1
         start = self._start_round(step_noise.serve)
         table = Table(*(jnp.where(point, new, old) for new, old in zip(start, table, strict=True)))
-        after = State(*table, score_l, score_r, jnp.where(point, 0, tick), observation)
+        after = PongState(*table, score_l, score_r, jnp.where(point, 0, tick), observation)
         return after, Outcome(
             reward=_reward(standing),
             terminated=over,

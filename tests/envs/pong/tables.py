@@ -17,6 +17,7 @@ OTHER_RULES = {
     "short games": dict(max_score=3, paddle_height=140, paddle_speed=5.5, ball_width=16),
     "fractions": dict(
         frameskip=5,
+        max_score=4,
         width=333.3,
         height=411.7,
         paddle_height=61.1,

@@ -9,7 +9,7 @@ import pytest
 
 import envs
 from envs.core import ActionError, EnvSpec, LifecycleError
-from envs.pong.contract import Rules, rules_of
+from envs.pong.contract import Rules, make_spec, rules_of
 from tests.envs.pong.tables import BOTH, OTHER_RULES, SPEC, noise, simulator, table
 
 
@@ -75,8 +75,10 @@ def test_bad_parameters(parameters, message):
 
 @pytest.mark.parametrize("name", ["continuous", "frame_skip", "seed"])
 def test_unknown_parameters_are_named(name):
-    with pytest.raises(envs.UnknownName, match=f"unknown parameter {name}; choose from frameskip"):
+    with pytest.raises(envs.UnknownName, match=f"{name}.*; choose from frameskip, max_score"):
         envs.make("pong", "reference", **{name: 1})
+    with pytest.raises(TypeError, match=f"unknown parameter {name}; choose from frameskip"):
+        make_spec(**{name: 1})
 
 
 @BOTH

@@ -12,7 +12,7 @@ import pytest
 import envs
 from envs.core import LifecycleError
 from envs.pong import native_build
-from tests.envs.pong.tables import SPEC, bits
+from tests.envs.pong.tables import BOTH, SPEC, bits
 
 LIBC = ctypes.CDLL(None)
 
@@ -139,6 +139,47 @@ def test_difference_at_the_end_is_won_minus_lost():
             winners |= set(np.sign(metrics["score_difference"]).tolist())
             left[ended] = right[ended] = 0
         assert winners == {1, -1}
+
+
+def test_plain_build_has_no_final_decision():
+    with envs.make("pong", "reference", 64, max_score=1) as env:
+        assert not env.capabilities.final_on_termination
+        env.reset(0)
+        ended = 0
+        for _ in range(60):
+            _, outcome = env.step(np.zeros(64, int))
+            assert outcome.final is None
+            ended += outcome.terminated.sum()
+        assert ended > 0
+
+
+def test_reset_leaves_old_rewards_in_the_buffers():
+    with envs.make("pong", "reference", 64, max_score=1) as env:
+        env.reset(0)
+        while not env.step(np.full(64, 2))[1].terminated.any():
+            pass
+        rewards, terminals = env._games.rewards.copy(), env._games.terminals.copy()
+        env.reset(1)
+        np.testing.assert_array_equal(env._games.rewards, rewards)
+        np.testing.assert_array_equal(env._games.terminals, terminals)
+        assert not env.step(np.zeros(64, int))[1].terminated.any()
+
+
+def test_c_code_takes_an_unknown_action_as_still():
+    with envs.make("pong", "reference", 3, frameskip=1) as env:
+        env.reset(0)
+        for action in (7.0, 0.5, -1.0):
+            env._games.actions[:] = action
+            env._module.vec_step(env._games.handle)
+            assert (env._games.read()["paddle_yr"] == 285).all()
+
+
+@BOTH
+def test_half_of_the_games_start_flat(backend):
+    with envs.make("pong", backend, 4096, interface="batched") as env:
+        speeds = env.reset(9).observation[:, 5]
+        assert set(speeds.tolist()) == {0.5, float(np.float32(12 / 26))}
+        assert 0.45 < (speeds == 0.5).mean() < 0.55
 
 
 def test_handed_out_arrays_are_copies_unless_asked_for():

@@ -71,6 +71,22 @@ def test_walls_turn_the_ball_without_moving_it_back(backend, ball_y, ball_vy):
 
 
 @BOTH
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (dict(ball_y=13.0, ball_vy=-13.0), dict(ball_y=0.0, ball_vy=-13.0)),
+        (dict(ball_y=595.0, ball_vy=13.0), dict(ball_y=608.0, ball_vy=13.0)),
+        (dict(ball_x=10.0, ball_vx=-10.0), dict(ball_x=0.0, ball_vx=-10.0)),
+        (dict(ball_x=458.0), dict(ball_x=468.0, ball_vx=10.0)),
+    ],
+)
+def test_the_edge_itself_is_inside(backend, before, after):
+    _, outcome, fields = one(backend, **before)
+    assert_fields(fields, **after)
+    assert outcome.reward[0] == 0
+
+
+@BOTH
 def test_observations_leave_the_unit_interval(backend):
     low = one(backend, ball_y=2.0, ball_vy=-13.0)[0]
     assert low[3] == np.float32(-11 / 640)
