@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 
 from envs.core import ActionError, Decision, EnvSpec, NoiseSite
 from envs.spaces import action_bounds, action_dtype
@@ -20,7 +19,8 @@ def check_actions(
 
     Args:
         decision: the open decision; with it, legality is checked too, and rows that are not
-            acting may send anything of the right shape and dtype.
+            acting may send anything of the right shape and dtype (they come back as the lowest
+            action).
 
     Raises:
         ActionError: wrong shape or dtype, NaN, outside the space, or illegal; the message names
@@ -28,7 +28,10 @@ def check_actions(
     """
     space = spec.action_space
     dtype = action_dtype(space)
-    array = np.asarray(actions)
+    try:
+        array = np.asarray(actions)
+    except ValueError as error:  # rows of unequal length
+        raise ActionError(f"{spec.name}: actions are no array ({error})") from None
     expected = (*spec.rows(num_envs), *space.shape)
     if array.shape != expected:
         raise ActionError(f"{spec.name}: actions have shape {array.shape}, expected {expected}")
@@ -52,21 +55,20 @@ def check_actions(
         raise ActionError(
             f"{spec.name}: action {array[row]} of row {_row_name(row)} is outside {space}"
         )
+    if acting is not None and not acting.all():
+        seats = acting.reshape(*acting.shape, *(1 for _ in space.shape))
+        array = np.where(seats, array, low)
     array = array.astype(dtype, copy=False)
     if spec.has_legal_actions and decision is not None:
-        assert isinstance(space, spaces.Discrete) and acting is not None
-        index = np.clip(array, 0, space.n - 1)[..., None]
-        refused = (
-            acting & ~np.take_along_axis(np.asarray(decision.legal_actions), index, -1)[..., 0]
-        )
+        legal_actions = np.asarray(decision.legal_actions)
+        refused = acting & ~np.take_along_axis(legal_actions, array[..., None], -1)[..., 0]
         if refused.any():
             row = tuple(int(i) for i in np.argwhere(refused)[0])
-            legal_here = np.flatnonzero(np.asarray(decision.legal_actions)[row]).tolist()
+            legal_here = np.flatnonzero(legal_actions[row]).tolist()
             raise ActionError(
                 f"{spec.name}: action {array[row]} of row {_row_name(row)} is not legal; "
                 f"legal there: {legal_here}"
             )
-        array = np.where(acting, array, 0).astype(dtype)
     return array
 
 
@@ -106,6 +108,8 @@ def check_fields(
         if not np.can_cast(array.dtype, f.dtype, "same_kind"):
             raise ValueError(f"{spec.name}: field {name} has dtype {array.dtype}, not {f.dtype}")
         checked[name] = array.astype(f.dtype)
+        if checked[name].dtype.kind in "iu" and (checked[name] != array).any():
+            raise ValueError(f"{spec.name}: field {name} holds values that are not {f.dtype}")
     return checked
 
 
@@ -121,10 +125,22 @@ def check_noise(record: type, sites: Mapping[str, NoiseSite], noise: Any, num_en
                 f"noise site {name} is {array.dtype}{array.shape}, "
                 f"expected {site.dtype}{(num_envs, *site.shape)}"
             )
-        bounded = site.distribution in ("uniform", "integers")
-        if bounded and not ((array >= site.low) & (array <= site.high)).all():
-            raise ValueError(f"noise site {name} leaves its domain [{site.low}, {site.high})")
-        if site.distribution == "integers" and (array == site.high).any():
-            raise ValueError(f"noise site {name} leaves its domain [{site.low}, {site.high})")
+        if not _in_domain(site, array):
+            raise ValueError(f"noise site {name} leaves its domain {_domain(site)}")
         checked.append(array)
     return record(*checked)
+
+
+def _in_domain(site: NoiseSite, array: np.ndarray) -> bool:
+    """High itself passes for uniform: a reference's float64 draw may round to it."""
+    if site.distribution == "bits":
+        return True
+    if site.distribution == "normal":
+        return bool(np.isfinite(array).all())
+    low, high = site.dtype.type(site.low), site.dtype.type(site.high)
+    below = array < high if site.distribution == "integers" else array <= high
+    return bool(((array >= low) & below).all())
+
+
+def _domain(site: NoiseSite) -> str:
+    return "of finite numbers" if site.distribution == "normal" else f"[{site.low}, {site.high})"

@@ -107,6 +107,10 @@ class NoiseSite:
             )
         if self.distribution in ("uniform", "integers") and not self.low < self.high:
             raise ValueError(f"noise site needs low < high, got [{self.low}, {self.high})")
+        if self.distribution == "integers":
+            whole = float(self.low).is_integer() and float(self.high).is_integer()
+            if not (whole and self.low >= -(2**31) and self.high < 2**31):
+                raise ValueError(f"integers need int32 bounds, got [{self.low}, {self.high})")
 
     @property
     def dtype(self) -> np.dtype:
@@ -262,6 +266,9 @@ class EnvSpec:
 
     def __hash__(self) -> int:
         return int(self.digest[:15], 16)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EnvSpec.from_json, (self.to_json(),)  # mapping proxies can't be pickled or copied
 
 
 # --- what passes between an environment and its clients --------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable
 from pathlib import Path
@@ -38,12 +39,18 @@ def _room(name: str) -> ModuleType:
 
 
 def make_spec(name: str, **parameters: Any) -> EnvSpec:
-    """The contract of an environment under these rule parameters."""
-    room = _room(name)
-    try:
-        return room.make_spec(**parameters)
-    except TypeError as error:
-        raise UnknownName(f"{name}: {error}") from None
+    """The contract of an environment under these rule parameters.
+
+    Raises:
+        UnknownName: an unknown environment or parameter, with the choices.
+    """
+    factory = _room(name).make_spec
+    choices = list(inspect.signature(factory).parameters)
+    for parameter in parameters:
+        if parameter not in choices:
+            known = ", ".join(choices) or "none at all"
+            raise UnknownName(f"{name} has no parameter {parameter!r}; choose from {known}")
+    return factory(**parameters)
 
 
 def list_backends(name: str) -> list[str]:

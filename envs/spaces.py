@@ -27,9 +27,11 @@ def space_to_json(space: spaces.Space) -> dict[str, Any]:
             dtype=str(space.dtype),
         )
     if isinstance(space, spaces.Discrete):
-        return dict(kind="Discrete", n=int(space.n), start=int(space.start))
+        n, start = int(space.n), int(space.start)
+        return dict(kind="Discrete", n=n, start=start, dtype=str(space.dtype))
     if isinstance(space, spaces.MultiDiscrete):
-        return dict(kind="MultiDiscrete", nvec=space.nvec.tolist())
+        nvec, start = space.nvec.tolist(), space.start.tolist()
+        return dict(kind="MultiDiscrete", nvec=nvec, start=start, dtype=str(space.dtype))
     if isinstance(space, spaces.MultiBinary):
         return dict(kind="MultiBinary", shape=list(space.shape))
     if isinstance(space, spaces.Dict):
@@ -45,9 +47,10 @@ def space_from_json(data: dict[str, Any]) -> spaces.Space:
         low, high = (np.broadcast_to(np.asarray(data[k], dtype), shape) for k in ("low", "high"))
         return spaces.Box(low, high, shape, dtype.type)
     if kind == "Discrete":
-        return spaces.Discrete(data["n"], start=data["start"])
+        return spaces.Discrete(data["n"], start=data["start"], dtype=np.dtype(data["dtype"]).type)
     if kind == "MultiDiscrete":
-        return spaces.MultiDiscrete(data["nvec"])
+        dtype = np.dtype(data["dtype"]).type
+        return spaces.MultiDiscrete(data["nvec"], dtype=dtype, start=data["start"])
     if kind == "MultiBinary":
         return spaces.MultiBinary(data["shape"])
     if kind == "Dict":
@@ -73,6 +76,8 @@ def action_bounds(space: spaces.Space) -> tuple[np.ndarray, np.ndarray]:
             raise ValueError(f"a Discrete action space must start at 0, got {space}")
         return np.array(0, np.int32), np.array(space.n - 1, np.int32)
     if isinstance(space, spaces.MultiDiscrete):
+        if space.start.any():
+            raise ValueError(f"a MultiDiscrete action space must start at 0, got {space}")
         return np.zeros(space.shape, np.int32), (space.nvec - 1).astype(np.int32)
     if isinstance(space, spaces.MultiBinary):
         return np.zeros(space.shape, np.int32), np.ones(space.shape, np.int32)
