@@ -33,7 +33,7 @@ def space_to_json(space: spaces.Space) -> dict[str, Any]:
         nvec, start = space.nvec.tolist(), space.start.tolist()
         return dict(kind="MultiDiscrete", nvec=nvec, start=start, dtype=str(space.dtype))
     if isinstance(space, spaces.MultiBinary):
-        return dict(kind="MultiBinary", shape=list(space.shape))
+        return dict(kind="MultiBinary", n=np.asarray(space.n).tolist())
     if isinstance(space, spaces.Dict):
         return dict(kind="Dict", spaces={k: space_to_json(v) for k, v in space.spaces.items()})
     raise TypeError(f"no JSON form for a {type(space).__name__} space: {space}")
@@ -52,7 +52,7 @@ def space_from_json(data: dict[str, Any]) -> spaces.Space:
         dtype = np.dtype(data["dtype"]).type
         return spaces.MultiDiscrete(data["nvec"], dtype=dtype, start=data["start"])
     if kind == "MultiBinary":
-        return spaces.MultiBinary(data["shape"])
+        return spaces.MultiBinary(data["n"])
     if kind == "Dict":
         return spaces.Dict({k: space_from_json(v) for k, v in data["spaces"].items()})
     raise ValueError(f"unknown space kind {kind!r}")
