@@ -331,6 +331,7 @@ def test_share_interval_repeats_and_ignores_the_unit():
     assert got.estimate == pytest.approx(share_interval(1e3 * real, 1e3 * null).estimate)
     identical = share_interval(real, real)
     assert (identical.low, identical.estimate, identical.high) == (0.0, 0.0, 0.0)
+    assert identical.covers_zero
 
 
 @pytest.mark.slow
