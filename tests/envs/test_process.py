@@ -1,6 +1,8 @@
 """A backend in another process is the same backend, and every failure of the process is named."""
 
 import gc
+import io
+import json
 import os
 import signal
 import sys
@@ -20,8 +22,10 @@ from envs.adapters.child import (
     Timeouts,
 )
 from envs.adapters.process import ProcessBatched, ProcessSimulator, server_command
-from envs.core import LifecycleError
+from envs.adapters.process_server import answer, build, encode_answer, greeting
+from envs.core import Capabilities, EnvSpec, LifecycleError
 from envs.noise import draw_reset_noise, draw_step_noise
+from envs.wire import read_frame
 from tests.fixtures.misbehaving import walk
 from tests.fixtures.walk import make_spec
 
@@ -372,3 +376,26 @@ def test_unknown_calls_are_refused_by_the_server():
         pytest.raises(ValueError, match="no call '__init__'; it has reset, step"),
     ):
         served.child.call("__init__")
+
+
+# --- the serving side, in this process ----------------------------------------------------------
+
+
+def test_the_server_describes_what_it_serves():
+    described = greeting(build("tests.fixtures.misbehaving:walk", 2, '{"face": "batched"}'))
+    assert (described["face"], described["num_envs"]) == ("batched", 2)
+    assert EnvSpec.from_json(json.loads(described["spec"])) == SPEC
+    assert Capabilities(**described["capabilities"]) == Capabilities()
+
+
+def test_the_server_answers_with_a_result_or_with_the_exception():
+    env = build("tests.fixtures.misbehaving:walk", NUM_ENVS, "{}")
+    request = {"call": "reset", "arguments": [resets(0)]}
+    pieces = encode_answer(lambda: answer(env, "simulator", request))
+    reply = read_frame(io.BytesIO(b"".join(bytes(p) for p in pieces)).read)
+    assert_same(reply["result"], walk(NUM_ENVS).reset(resets(0)))
+    request = {"call": "reset", "arguments": [None]}
+    pieces = encode_answer(lambda: answer(env, "simulator", request))
+    reply = read_frame(io.BytesIO(b"".join(bytes(p) for p in pieces)).read)
+    assert reply["error"]["kinds"][:2] == ["ValueError", "Exception"]
+    assert "noise must be a ResetNoise" in reply["error"]["message"]

@@ -6,7 +6,8 @@ import pytest
 
 from envs import UnknownName
 from envs.core import Capabilities, MissingDependency
-from tests.fixtures import continuous, faults, image_state, walk
+from tests.fixtures import continuous, image_state, walk
+from tests.fixtures import faults_in_records as in_records
 from tests.fixtures.walk import Walk, WalkBatched, make_spec
 from verification.conformance import (
     CHECKS,
@@ -37,7 +38,7 @@ def test_a_report_is_plain_data_that_says_what_was_seen():
 
 
 def test_a_failing_report_names_the_check_its_question_and_the_problem():
-    report = run_conformance(target(faults.InfiniteReward))
+    report = run_conformance(target(in_records.InfiniteReward))
     assert not report.passed
     assert [result.check for result in report.failures] == ["reward"]
     text = report.text()
@@ -48,12 +49,12 @@ def test_a_failing_report_names_the_check_its_question_and_the_problem():
 
 
 def test_problems_are_listed_up_to_a_few():
-    (result,) = run_conformance(target(faults.WideObservation), only=["structure"]).results
+    (result,) = run_conformance(target(in_records.WideObservation), only=["structure"]).results
     assert len(result.problems) == 5
 
 
 def test_a_backend_that_breaks_off_is_not_judged_on_the_rest():
-    report = run_conformance(target(faults.Crashes))
+    report = run_conformance(target(in_records.Crashes))
     assert report.status("plays_on") == "fail"
     assert report.status("structure") == "pass"
     problems = {result.check: result.problems for result in report.failures}
@@ -106,7 +107,7 @@ def test_a_backend_without_events_must_not_give_any():
     assert run_conformance(target(kind), only=["structure"]).coverage["events"] is None
 
 
-class NoFinalOnTermination(faults.Finals):
+class NoFinalOnTermination(in_records.Finals):
     """As a reference that resets inside: the final is right for truncations only."""
 
     capabilities = Capabilities(final_on_termination=False)
