@@ -40,13 +40,13 @@ def check_actions(
     if dtype.kind == "f" and array.dtype.kind not in "iuf":
         raise ActionError(f"{spec.name}: actions have dtype {array.dtype}, expected {dtype}")
     low, high = action_bounds(space)
+    bad: np.ndarray | None = None
     if dtype.kind == "i" and low.ndim == 0:  # the common case, two reductions and no temporaries
-        legal = array.size == 0 or (array.min() >= low and array.max() <= high)
-        bad = None if legal else (array < low) | (array > high)
+        if array.size and not (array.min() >= low and array.max() <= high):
+            bad = np.asarray((array < low) | (array > high))
     else:
-        bad = ~((array >= low) & (array <= high))  # also true for NaN
-        bad = bad.reshape(*spec.rows(num_envs), -1).any(-1)
-        bad = bad if bad.any() else None
+        outside = ~((array >= low) & (array <= high))  # also true for NaN
+        bad = outside.reshape(*spec.rows(num_envs), -1).any(-1)
     acting = None if decision is None else np.asarray(decision.acting)
     if bad is not None and acting is not None:
         bad = bad & acting

@@ -24,7 +24,7 @@ def largest_float32(limit: float) -> np.float32:
 X_LIMIT, THETA_LIMIT = largest_float32(c.X_LIMIT), largest_float32(c.THETA_LIMIT)
 
 
-class State(NamedTuple):
+class CartPoleState(NamedTuple):
     x: Array  # m
     x_dot: Array  # m/s
     theta: Array  # rad, 0 is upright
@@ -32,7 +32,7 @@ class State(NamedTuple):
     steps: Array  # int32, steps of this episode so far
 
 
-def move(state: State, force: Array) -> State:
+def move(state: CartPoleState, force: Array) -> CartPoleState:
     """One explicit Euler step of the cart and pole (Barto, Sutton and Anderson 1983)."""
     cos, sin = jnp.cos(state.theta), jnp.sin(state.theta)
     mass, pole_moment = c.CART_MASS + c.POLE_MASS, c.POLE_MASS * c.HALF_LENGTH
@@ -41,7 +41,7 @@ def move(state: State, force: Array) -> State:
         c.HALF_LENGTH * (4.0 / 3.0 - c.POLE_MASS * cos**2 / mass)
     )
     x_acc = push - pole_moment * theta_acc * cos / mass
-    return State(
+    return CartPoleState(
         x=state.x + c.TIME_STEP * state.x_dot,
         x_dot=state.x_dot + c.TIME_STEP * x_acc,
         theta=state.theta + c.TIME_STEP * state.theta_dot,
@@ -51,17 +51,19 @@ def move(state: State, force: Array) -> State:
 
 
 class CartPole(FunctionalEnv):
-    State = State
+    State = CartPoleState
 
-    def init(self, reset_noise: Any) -> State:
+    def init(self, reset_noise: Any) -> CartPoleState:
         x, x_dot, theta, theta_dot = reset_noise.start
-        return State(x, x_dot, theta, theta_dot, jnp.int32(0))
+        return CartPoleState(x, x_dot, theta, theta_dot, jnp.int32(0))
 
-    def observe(self, state: State) -> Decision:
+    def observe(self, state: CartPoleState) -> Decision:
         observation = jnp.stack([state.x, state.x_dot, state.theta, state.theta_dot])
         return Decision(observation, acting=jnp.bool_(True))
 
-    def advance(self, state: State, action: Array, step_noise: Any) -> tuple[State, Outcome]:
+    def advance(
+        self, state: CartPoleState, action: Array, step_noise: Any
+    ) -> tuple[CartPoleState, Outcome]:
         state = move(state, jnp.where(action == 1, c.FORCE, -c.FORCE).astype(jnp.float32))
         fallen = jnp.stack(
             [
