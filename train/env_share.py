@@ -32,7 +32,7 @@ class NullEnv(VectorFunctionalEnv):
 
     def reset(self, reset_noise: Any) -> tuple[Any, Decision]:
         decision = self._env.reset(reset_noise)[1]
-        return jax.tree.map(jnp.copy, decision), decision
+        return decision, decision
 
     def step(
         self, state: Decision, action: Array, step_noise: Any, reset_noise: Any

@@ -19,8 +19,10 @@ from train.checkpoint import PolicyFileError, load_policy, write_atomically  # i
 from train.config import ConfigError, parse_eval  # isort: skip
 from train.report import evaluation_table  # isort: skip
 
+CONFIGS = str(Path(__file__).resolve().parents[1] / "configs")
 
-@hydra.main(version_base="1.3", config_path="../configs", config_name="evaluate")
+
+@hydra.main(version_base="1.3", config_path=CONFIGS, config_name="evaluate")
 def main(cfg: DictConfig) -> None:
     console = Console()
     if OmegaConf.is_missing(cfg, "run"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from pathlib import Path
 from typing import Any, cast
 
 import train  # noqa: F401 - sets XLA flags before jax is loaded
@@ -18,8 +19,10 @@ from train.config import ConfigError, parse_run  # isort: skip
 from train.report import print_summary  # isort: skip
 from train.run import Run, TrainingError  # isort: skip
 
+CONFIGS = str(Path(__file__).resolve().parents[1] / "configs")
 
-@hydra.main(version_base="1.3", config_path="../configs", config_name="config")
+
+@hydra.main(version_base="1.3", config_path=CONFIGS, config_name="config")
 def main(cfg: DictConfig) -> None:
     console = Console()
     signal.signal(signal.SIGTERM, signal.default_int_handler)

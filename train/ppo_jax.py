@@ -330,7 +330,8 @@ class FusedTrainer:
             step=jnp.uint32(0),
             totals=init_totals(spec, self.env.num_envs, jnp),
         )
-        return RunnerState(self.ppo.init(seed), rollout)
+        # A state may hold its observation, and donation takes every buffer once only.
+        return jax.tree.map(jnp.copy, RunnerState(self.ppo.init(seed), rollout))
 
     def step(self, learner: LearnerState, state: RolloutState) -> tuple[RolloutState, Trajectory]:
         """One step of all environments under the present policy."""

@@ -38,17 +38,18 @@ def share_text(train: Mapping[str, Any]) -> str:
 
 
 def evaluation_table(evaluation: Mapping[str, Mapping[str, Any]]) -> Table:
-    """One row per backend, means with 95 % intervals."""
+    """One column per backend; means per finished episode with 95 % intervals."""
+    table = Table(title="evaluation: mean per finished episode [95 % interval]")
+    table.add_column("")
+    for backend in evaluation:
+        table.add_column(backend, justify="right")
     first = next(iter(evaluation.values()))
-    names = [key.removesuffix("_mean") for key in first if key.endswith("_mean")]
-    table = Table(title="evaluation (mean per finished episode, 95 % interval)")
-    table.add_column("backend")
-    table.add_column("finished / capped", justify="right")
-    for name in names:
-        table.add_column(name.replace("_", " "), justify="right")
-    for backend, result in evaluation.items():
-        counts = f"{result['episodes_finished']} / {result['episodes_capped']}"
-        table.add_row(backend, counts, *(_mean_text(result, name) for name in names))
+    for name in (key.removesuffix("_mean") for key in first if key.endswith("_mean")):
+        texts = (_mean_text(result, name) for result in evaluation.values())
+        table.add_row(name.replace("_", " "), *texts)
+    for count in ("episodes_finished", "episodes_capped"):
+        numbers = (str(result[count]) for result in evaluation.values())
+        table.add_row(count.replace("_", " "), *numbers)
     return table
 
 
