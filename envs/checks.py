@@ -46,7 +46,7 @@ def check_actions(
             bad = np.asarray((array < low) | (array > high))
     else:
         outside = ~((array >= low) & (array <= high))  # also true for NaN
-        bad = outside.reshape(*spec.rows(num_envs), -1).any(-1)
+        bad = np.asarray(outside.reshape(*spec.rows(num_envs), -1).any(-1))
     acting = None if decision is None else np.asarray(decision.acting)
     if bad is not None and acting is not None:
         bad = bad & acting
