@@ -49,7 +49,7 @@ def make_spec(name: str, **parameters: Any) -> EnvSpec:
     for parameter in parameters:
         if parameter not in choices:
             known = ", ".join(choices) or "none at all"
-            raise UnknownName(f"{name} has no parameter {parameter!r}; choose from {known}")
+            raise UnknownName(f"{name}: unknown parameter {parameter!r}; choose from {known}")
     return factory(**parameters)
 
 

@@ -155,11 +155,11 @@ WRONG = {
     ),
     "parameter": (
         lambda room: envs.make(room, "slow", wnid=1.0),
-        "toyroom has no parameter 'wnid'; choose from wind, size",
+        "toyroom: unknown parameter 'wnid'; choose from wind, size",
     ),
     "parameter where there are none": (
         lambda room: envs.make("cartpole", gravity=1.0),
-        "cartpole has no parameter 'gravity'; choose from none at all",
+        "cartpole: unknown parameter 'gravity'; choose from none at all",
     ),
     "functional face of a NumPy backend": (
         lambda room: envs.make("cartpole", "reference", interface="functional"),
