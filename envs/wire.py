@@ -20,6 +20,7 @@ import math
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -120,10 +121,16 @@ def _npy_pieces(array: np.ndarray) -> list[bytes | memoryview]:
     if not _travels(array.dtype):
         raise TypeError(f"no wire form for arrays of dtype {array.dtype}")
     array = np.asarray(array, order="C")
-    buffer = io.BytesIO()
-    npy.write_array_header_1_0(buffer, npy.header_data_from_array_1_0(array))
     data = array.reshape(-1).view(np.uint8).data if array.size else b""
-    return [buffer.getvalue(), data]
+    return [_npy_header(array.dtype.str, array.shape), data]
+
+
+@lru_cache(maxsize=1024)
+def _npy_header(descr: str, shape: tuple[int, ...]) -> bytes:
+    buffer = io.BytesIO()
+    described = {"descr": descr, "fortran_order": False, "shape": shape}
+    npy.write_array_header_1_0(buffer, described)
+    return buffer.getvalue()
 
 
 def _travels(dtype: np.dtype) -> bool:
@@ -254,7 +261,25 @@ def _blob(blobs: list[bytearray], index: Any) -> bytearray:
 
 
 def _parse_npy(data: bytearray) -> np.ndarray:
-    stream = io.BytesIO(data[:_NPY_HEADER])
+    start = 10 + int.from_bytes(data[8:10], "little")  # version 1.0: a 16-bit header length
+    if start > min(len(data), _NPY_HEADER):
+        raise WireError(f"an array is not readable (its header ends at {start})")
+    shape, fortran, dtype = _parse_npy_header(bytes(data[:start]))
+    expected, present = math.prod(shape) * dtype.itemsize, len(data) - start
+    if expected != present or min(shape, default=0) < 0:
+        raise WireError(f"an array {dtype}{shape} with {present} bytes of data")
+    try:
+        if not expected:
+            return np.zeros(shape, dtype)
+        flat = np.frombuffer(data, dtype, offset=start)
+        return flat.reshape(shape, order="F" if fortran else "C")
+    except ValueError as error:  # more axes, or longer ones, than numpy has
+        raise WireError(f"an array {dtype}{shape}: {error}") from None
+
+
+@lru_cache(maxsize=1024)  # numpy evaluates the text; the same few headers come in every frame
+def _parse_npy_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype]:
+    stream = io.BytesIO(header)
     try:
         if npy.read_magic(stream) != (1, 0):
             raise WireError("arrays must be of npy version 1.0")
@@ -265,13 +290,4 @@ def _parse_npy(data: bytearray) -> np.ndarray:
         raise WireError(f"an array is not readable ({error})") from None
     if not _travels(dtype) or dtype.fields is not None:
         raise WireError(f"arrays of dtype {dtype} are not accepted")
-    expected, present = math.prod(shape) * dtype.itemsize, len(data) - stream.tell()
-    if expected != present or min(shape, default=0) < 0:
-        raise WireError(f"an array {dtype}{shape} with {present} bytes of data")
-    try:
-        if not expected:
-            return np.zeros(shape, dtype)
-        flat = np.frombuffer(data, dtype, offset=stream.tell())
-        return flat.reshape(shape, order="F" if fortran else "C")
-    except ValueError as error:  # more axes, or longer ones, than numpy has
-        raise WireError(f"an array {dtype}{shape}: {error}") from None
+    return shape, fortran, dtype

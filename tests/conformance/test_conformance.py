@@ -26,7 +26,7 @@ def marked(target):
     return pytest.param(target, marks=pytest.mark.slow if "/process" in target.name else ())
 
 
-@pytest.mark.parametrize("target", map(marked, TARGETS), ids=ids(TARGETS))
+@pytest.mark.parametrize("target", [*map(marked, TARGETS)], ids=ids(TARGETS))
 def test_conformance(target):
     report = run_conformance(target)
     assert report.passed, f"\n{report.text()}"
