@@ -18,11 +18,10 @@ from rich.console import Console
 import envs
 from envs.batched import BatchedEnv
 from envs.core import EnvSpec
-from train.backends import Judged, evaluate_backends
+from train.backends import Judged, evaluate_backends, evaluate_on
 from train.checkpoint import TrainedPolicy, save_policy, write_atomically
 from train.config import ConfigError, RunConfig
 from train.episodes import EpisodeTotals, summarize
-from train.evaluation import play_episodes
 from train.loops import Loop, make_loop
 from train.machine import machine, peak_memory_gb
 from train.metrics import RunLogger
@@ -161,17 +160,14 @@ class Run:
             )
 
     def _evaluate_midway(self, logger: RunLogger, updates: int, trained: TrainedPolicy) -> None:
-        e = self.config.evaluation
-        interface = "batched" if isinstance(self.env, BatchedEnv) else "simulator"
-        with envs.make(
-            self.config.env, self.backend, e.episodes, interface=interface,
-            **self.config.parameters,
-        ) as env:  # fmt: skip
-            results = play_episodes(
-                trained, env, max_steps=e.max_steps, greedy=e.greedy, seed=e.seed
-            )
+        interface = "batched" if self.backend == "reference" else "simulator"
+        results = evaluate_on(
+            trained, self.backend, interface, self.config.evaluation, self.console
+        )
         means = {
-            f"eval/{k}": v for k, v in results.summary().items() if isinstance(v, (int, float))
+            f"eval/{name}": value
+            for name, value in results.summary().items()
+            if isinstance(value, (int, float))
         }
         logger.log(updates * self.config.steps_per_update, means, "evaluating")
 
@@ -195,13 +191,11 @@ class Run:
 
     def _draw(self, trained: TrainedPolicy) -> None:
         plot_learning_curve(self.dir, self.config.gap.metric)
-        for backend in (self.backend, *self.spec.ports.cpu):
-            with suppress(envs.MissingDependency, envs.UnknownName):
-                with envs.make(
-                    self.config.env, backend, 1, interface="simulator", **self.config.parameters
-                ) as sim:
-                    record_game(self.dir / "video.gif", trained, sim, seed=self.config.seed)
-                return
+        name, parameters = self.config.env, self.config.parameters
+        # The port draws the same game as the reference and is always at hand.
+        port = envs.resolve_backend(name, "generated")
+        with envs.make(name, port, 1, interface="simulator", **parameters) as sim:
+            record_game(self.dir / "video.gif", trained, sim, seed=self.config.seed)
 
     def _write_summary(self) -> None:
         text = json.dumps(self.summary, indent=2, allow_nan=False)
