@@ -82,7 +82,7 @@ class SB3VecEnv(VecEnv):
             {"TimeLimit.truncated": limit} for limit in outcome.truncated.tolist()
         ]
         ended = outcome.terminated | outcome.truncated
-        for row in np.flatnonzero(ended):
+        for row in np.flatnonzero(ended).tolist():
             infos[row].update(episode_info(outcome, row))
             final = final_observation(self.batched, outcome, row)
             if final is not None:

@@ -26,7 +26,7 @@ def stacked():
 
 
 def row(observation, *where):
-    return jax.tree.map(lambda x: np.asarray(x[where]), observation)
+    return jax.tree.map(lambda x: np.asarray(np.asarray(x)[where]), observation)
 
 
 def stack(history, k):

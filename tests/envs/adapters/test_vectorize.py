@@ -44,7 +44,7 @@ def test_a_batch_is_its_rows_stepped_alone(make):
     init, observe, advance = jax.jit(one.init), jax.jit(one.observe), jax.jit(one.advance)
 
     def at(tree, i):
-        return jax.tree.map(lambda x: x[i], tree)
+        return jax.tree.map(lambda x: np.asarray(x)[i], tree)
 
     states = [init(at(tiny.reset_noise(env, 3), i)) for i in range(n)]
     for t, (_, decision, outcome) in enumerate(tiny.play(env, 3, 20)):
