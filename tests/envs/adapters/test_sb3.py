@@ -212,7 +212,7 @@ def greedy_return(model, seed, episodes=20):
 
 @pytest.mark.slow
 def test_stable_baselines_ppo_learns_cartpole_through_the_export():
-    # 500.0 with the seeds 0, 1 and 2; each took 11 to 17 s of one core.
+    # 500.0 with each of the seeds 0, 1 and 2, in 11 to 21 s of one core.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
