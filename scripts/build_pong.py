@@ -65,7 +65,10 @@ def download(directory: Path) -> Path:
     result = run(command, environment)
     sdist = directory / f"{RELEASE}.tar.gz"
     if result.returncode or not sdist.exists():
-        raise BuildError(f"pip could not download {RELEASE}: {essence(result.stderr)}")
+        raise BuildError(
+            f"pip could not download {RELEASE} ({essence(result.stderr)}); it needs the network, "
+            "and in this Python pip and setuptools, which `make setup` installs"
+        )
     digest = hashlib.sha256(sdist.read_bytes()).hexdigest()
     if digest != SDIST_SHA256:
         raise BuildError(f"{sdist.name} has sha256 {digest}, expected {SDIST_SHA256}")
@@ -109,9 +112,10 @@ def run(
 
 
 def essence(text: str) -> str:
-    """The first line that speaks of an error, or the last line."""
+    """The first line that speaks of an error of its own, or the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no message"]
-    return next((line for line in lines if "error" in line.lower()), lines[-1])
+    told = (line for line in lines if "error" in line.lower() and "subprocess" not in line)
+    return next(told, lines[-1])
 
 
 def key() -> str:
