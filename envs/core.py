@@ -369,6 +369,11 @@ class VectorFunctionalEnv(abc.ABC):
     spec: EnvSpec
     num_envs: int
 
+    @property
+    def implementation(self) -> str:
+        """Names the code behind this environment; snapshots are valid for one implementation."""
+        return f"{type(self).__module__}.{type(self).__qualname__}"
+
     @abc.abstractmethod
     def reset(self, reset_noise: Any) -> tuple[Any, Decision]:
         """New episodes in all rows."""

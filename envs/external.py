@@ -28,7 +28,7 @@ from typing import Any
 
 from envs.checks import check_num_envs
 from envs.core import Backend, EnvSpec
-from envs.registry import INTERFACES, UnknownName, build, make_spec
+from envs.registry import INTERFACES, UnknownName, build, call_factory, make_spec
 
 MANIFEST = "manifest.json"
 _KEYS = {"name", "contract", "backend", "files"}
@@ -107,10 +107,8 @@ class Folder:
         if ":" not in self._contract:
             return make_spec(self._contract, **parameters)
         module, attribute = self._target(self._contract).split(":")
-        try:
-            return getattr(importlib.import_module(module), attribute)(**parameters)
-        except TypeError as error:
-            raise UnknownName(f"{self.name}: {error}") from None
+        factory = getattr(importlib.import_module(module), attribute)
+        return call_factory(self.name, factory, parameters)
 
     def backend(self) -> Backend:
         """The folder's entries with importable module names."""

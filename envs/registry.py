@@ -44,7 +44,11 @@ def make_spec(name: str, **parameters: Any) -> EnvSpec:
     Raises:
         UnknownName: an unknown environment or parameter, with the choices.
     """
-    factory = _room(name).make_spec
+    return call_factory(name, _room(name).make_spec, parameters)
+
+
+def call_factory(name: str, factory: Callable[..., EnvSpec], parameters: dict[str, Any]) -> EnvSpec:
+    """``factory(**parameters)``, or UnknownName with the choices for a parameter it lacks."""
     choices = list(inspect.signature(factory).parameters)
     for parameter in parameters:
         if parameter not in choices:

@@ -112,7 +112,7 @@ class FunctionalSimulator(Simulator):
         return _own(self._jit_observe(self._state))
 
     def _identity(self) -> str:
-        text = f"{self.spec.digest} {type(self._env).__name__} {self.num_envs}"
+        text = f"{self.spec.digest} {self._env.implementation} {self.num_envs}"
         return hashlib.sha256(text.encode()).hexdigest()
 
 

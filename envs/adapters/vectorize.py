@@ -79,6 +79,10 @@ class _Vectorized(VectorFunctionalEnv):
         self.num_envs = num_envs
         self._restart = self._restart_cond if reset == "cond" else self._restart_compact
 
+    @property
+    def implementation(self) -> str:
+        return f"{type(self.env).__module__}.{type(self.env).__qualname__}"
+
     def reset(self, reset_noise: Any) -> tuple[Any, Decision]:
         state = jax.vmap(self.env.init)(reset_noise)
         return state, self.observe(state)

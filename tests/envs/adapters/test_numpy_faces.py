@@ -7,6 +7,7 @@ import pytest
 
 import envs
 from envs.adapters.numpy_faces import FunctionalBatched, FunctionalSimulator
+from envs.adapters.vectorize import vectorize
 from envs.core import ActionError, LifecycleError
 from tests.envs.adapters import tiny
 
@@ -266,6 +267,13 @@ def snapshot_of(env):
     return other.snapshot()
 
 
+class AnotherWalk(tiny.Walk):
+    """Another port of the same contract: its states need not mean the same."""
+
+    def __init__(self) -> None:
+        super().__init__(tiny.walk_spec())
+
+
 BAD_SNAPSHOTS = {
     "nothing": (lambda good: b"", "not a readable snapshot"),
     "noise": (lambda good: b"\x00\x01garbage" * 9, "not a readable snapshot"),
@@ -276,6 +284,7 @@ BAD_SNAPSHOTS = {
     ),
     "another file": (lambda good: saved(np.arange(3)), "not a readable snapshot"),
     "other num_envs": (lambda good: snapshot_of(tiny.walk(N + 1)), "of another"),
+    "other implementation": (lambda good: snapshot_of(vectorize(AnotherWalk(), N)), "of another"),
     "other environment": (lambda good: snapshot_of(tiny.game(N, simultaneous=False)), "of another"),
     "other parameters": (
         lambda good: snapshot_of(tiny.walk(N, dict_observation=True)),
