@@ -37,6 +37,11 @@ def test_both_reset_forms_give_the_same_bits(make, n):
     assert ends >= n  # else nothing was compared
 
 
+def assert_close(a, b):
+    """To the last bits: one row and a batch of them are compiled apart."""
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-6), a, b)
+
+
 @makers
 def test_a_batch_is_its_rows_stepped_alone(make):
     n, env = 5, make(5)
@@ -56,16 +61,11 @@ def test_a_batch_is_its_rows_stepped_alone(make):
             states[i], alone = advance(states[i], mended[0], at(step_noise, i))
             ended = bool(alone.terminated | alone.truncated)
             if ended:
-                jax.tree.map(np.testing.assert_allclose, observe(states[i]), at(outcome.final, i))
+                assert_close(observe(states[i]), at(outcome.final, i))
                 states[i] = init(at(fresh, i))
             alone = alone._replace(invalid=invalid[0], metrics={}, final=None)
-            got = at(outcome._replace(metrics={}, final=None), i)
-            jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), alone, got)
-            jax.tree.map(
-                lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6),
-                observe(states[i]),
-                at(decision, i),
-            )
+            assert_close(alone, at(outcome._replace(metrics={}, final=None), i))
+            assert_close(observe(states[i]), at(decision, i))
 
 
 def test_final_is_the_ended_episode_and_the_decision_the_next():
