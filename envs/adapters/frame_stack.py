@@ -61,6 +61,10 @@ class FrameStack(VectorFunctionalEnv):
         self.num_envs = env.num_envs
         self._axis = len(env.spec.rows(env.num_envs))
 
+    @property
+    def implementation(self) -> str:
+        return f"{super().implementation}({self.env.implementation})"
+
     def reset(self, reset_noise: Any) -> tuple[StackedState, Decision]:
         inner, decision = self.env.reset(reset_noise)
         return self._open(inner, decision, self._fill(decision.observation))

@@ -99,6 +99,10 @@ class Opponent(VectorFunctionalEnv):
         self._others = order[:, 1:]
         self._place = np.argsort(order, axis=1, kind="stable")
 
+    @property
+    def implementation(self) -> str:
+        return f"{super().implementation}({self.env.implementation})"
+
     def reset(self, reset_noise: Any) -> tuple[OpponentState, Decision]:
         inner, decision = self.env.reset(reset_noise)
         params = jax.tree.map(jnp.asarray, self.params)

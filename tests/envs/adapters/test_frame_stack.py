@@ -7,6 +7,7 @@ from gymnasium import spaces
 
 from envs.adapters.frame_stack import FrameStack, stacked_spec
 from envs.adapters.numpy_faces import FunctionalBatched, FunctionalSimulator
+from envs.adapters.vectorize import vectorize
 from envs.core import EnvSpec
 from tests.envs.adapters import tiny
 
@@ -157,6 +158,18 @@ def test_a_snapshot_keeps_the_frames(stacked):
     expected = simulator.step(np.full(N, 2), *tiny.noise(stacked, 0, 1))
     tiny.assert_equal(simulator.restore(data), decision)
     tiny.assert_equal(simulator.step(np.full(N, 2), *tiny.noise(stacked, 0, 1)), expected)
+
+
+def test_a_snapshot_belongs_to_the_port_inside(stacked):
+    class Port(tiny.Walk):
+        """Another implementation of the same contract."""
+
+    simulator = FunctionalSimulator(stacked)
+    simulator.reset(tiny.reset_noise(stacked, 0))
+    other = FunctionalSimulator(FrameStack(vectorize(Port(tiny.walk_spec()), N), K))
+    assert other.spec == simulator.spec
+    with pytest.raises(ValueError, match="the snapshot is of another"):
+        other.restore(simulator.snapshot())
 
 
 @pytest.mark.parametrize("k", [0, -2, 2.0, "3", None])

@@ -5,6 +5,7 @@ import pytest
 
 from envs.adapters.numpy_faces import FunctionalBatched, FunctionalSimulator
 from envs.adapters.opponent import Opponent
+from envs.adapters.vectorize import vectorize
 from envs.core import EnvSpec
 from tests.envs.adapters import tiny
 
@@ -212,6 +213,19 @@ def test_it_is_an_environment_like_any_other(versus):
         tiny.assert_equal(again(argument), played[1][0])
         got = simulator.step(np.zeros(N, int), *tiny.noise(versus, 0, 2))
         tiny.assert_equal(got, played[2])
+
+
+def test_a_snapshot_belongs_to_the_port_inside(versus):
+    class Port(tiny.Game):
+        """Another implementation of the same contract."""
+
+    simulator = FunctionalSimulator(versus)
+    simulator.reset(tiny.reset_noise(versus, 0))
+    port = vectorize(Port(versus.env.spec), N)
+    other = FunctionalSimulator(Opponent(port, random_legal, PARAMS, seat=1))
+    assert other.spec == simulator.spec
+    with pytest.raises(ValueError, match="the snapshot is of another"):
+        other.restore(simulator.snapshot())
 
 
 BAD = {
