@@ -306,6 +306,11 @@ class Outcome(NamedTuple):
     final: Decision | None = None
     events: Array | None = None
 
+    @property
+    def ended(self) -> Array:
+        """``[N]`` bool: rows whose episode is over, either way."""
+        return self.terminated | self.truncated
+
 
 @dataclass(frozen=True)
 class Capabilities:

@@ -1,12 +1,3 @@
-"""PPO trainers and what is done with a trained policy.
+"""PPO trainers and what is done with a trained policy."""
 
-Importing this package sets one XLA flag while jax is not yet loaded: jaxlib 0.10's
-concurrency-optimised scheduler can hang vmapped programs on machines with few cores.
-"""
-
-import os
-import sys
-
-_FLAG = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
-if "jax" not in sys.modules and _FLAG not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}".strip()
+import envs.adapters  # noqa: F401 - before jax: it sets an XLA flag

@@ -16,6 +16,7 @@ from envs.simulator import Simulator
 from train.checkpoint import TrainedPolicy
 from train.config import EvalConfig, GapConfig
 from train.evaluation import EpisodeResults, play_episodes
+from train.machine import device
 from verification.statistics import compare
 
 
@@ -50,10 +51,20 @@ class Judged:
 
 
 def evaluate_on(
-    trained: TrainedPolicy, backend: str, interface: str, config: EvalConfig, console: Console
+    trained: TrainedPolicy,
+    backend: str,
+    config: EvalConfig,
+    console: Console,
+    interface: str | None = None,
 ) -> EpisodeResults:
-    """First episodes on one backend, with a progress bar."""
+    """First episodes on one backend, with a progress bar.
+
+    Args:
+        interface: "simulator" plays under the noise of ``config.seed``, "batched" under the
+            backend's own draws. By default the reference is batched and ports are simulators.
+    """
     spec = trained.spec
+    interface = interface or ("batched" if backend == "reference" else "simulator")
     env: BatchedEnv | Simulator = envs.make(
         spec.name, backend, config.episodes, interface=interface, **spec.parameters
     )
@@ -80,12 +91,14 @@ def evaluate_backends(
     """
     judged = Judged()
     name = trained.spec.name
-    port = backend if backend != "reference" else envs.resolve_backend(name, "generated")
+    port = backend
+    if port == "reference":
+        port = envs.resolve_backend(name, "generated", device())
     # Under a Simulator a port's draws are those of the matched run as well: one evaluation
     # serves both comparisons.
-    for which, interface in ((port, "simulator"), ("reference", "batched")):
+    for which in (port, "reference"):
         try:
-            judged.results[which] = evaluate_on(trained, which, interface, config, console)
+            judged.results[which] = evaluate_on(trained, which, config, console)
         except MissingDependency as error:
             judged.notes.append(f"{which} was not evaluated: {error}")
     if len(judged.results) < 2:
@@ -93,7 +106,7 @@ def evaluate_backends(
     between = [port, "reference"]
     judged.gap = _compare(judged, between, judged.results["reference"], gap, paired=False)
     try:
-        matched = evaluate_on(trained, "reference", "simulator", config, console)
+        matched = evaluate_on(trained, "reference", config, console, "simulator")
     except (MissingDependency, envs.UnknownName) as error:
         judged.notes.append(f"no matched comparison: {error}")
     else:
@@ -110,12 +123,12 @@ def _compare(
         kept_ours = kept_other = ours.finished & other.finished
     a, b = ours.values(gap.metric)[kept_ours], other.values(gap.metric)[kept_other]
     design = "paired" if paired else "independent"
-    capped = int((~kept_ours).sum() + (~kept_other).sum())
+    capped = int((~ours.finished).sum() + (~other.finished).sum())
     if min(len(a), len(b)) < 2:
         judged.notes.append(f"no {design} comparison: fewer than two finished episodes")
         return None
     if capped:
-        judged.notes.append(f"{design} comparison: {capped} unfinished episodes are not in it")
+        judged.notes.append(f"{design} comparison: without {capped} unfinished episodes")
     c = compare(a, b, gap.margin, paired=paired)
     return dict(
         between=between,

@@ -69,41 +69,40 @@ def load_policy(path: Path) -> TrainedPolicy:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        parameters = json.loads(metadata["parameters"])
-        model = ModelConfig(**json.loads(metadata["model"]))
+        if metadata["format"] != FORMAT:
+            raise ValueError(f"format {metadata['format']!r}, this version reads {FORMAT!r}")
+        spec = envs.make_spec(metadata["env"], **json.loads(metadata["parameters"]))
+        digest = metadata["digest"]
+        policy = MLPPolicy(spec, ModelConfig(**json.loads(metadata["model"])))
+        expected = jax.eval_shape(policy.init, 0)
     except (SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
         raise PolicyFileError(f"{path} is not a readable policy file ({error})") from error
-    spec = envs.make_spec(metadata["env"], **parameters)
-    if spec.digest != metadata["digest"]:
+    if spec.digest != digest:
         raise PolicyFileError(
             f"{path} was trained under another contract of {spec.name} "
-            f"({metadata['digest'][:12]}, now {spec.digest[:12]}); train it again"
+            f"({digest[:12]}, now {spec.digest[:12]}); train it again"
         )
-    named = unflatten_dict({tuple(name.split("/")): jnp.asarray(x) for name, x in tensors.items()})
-    statistics = named.get("statistics")
-    policy = MLPPolicy(spec, model)
-    _check_shapes(path, policy, named.get("params", {}))
-    return TrainedPolicy(
-        spec,
-        policy,
-        named["params"],
-        None if statistics is None else RunningStatistics(**statistics),
-    )
-
-
-def _check_shapes(path: Path, policy: MLPPolicy, params: Any) -> None:
-    expected = flatten_dict(jax.eval_shape(policy.init, 0), sep="/")
-    found = flatten_dict(params, sep="/")
-    if {k: v.shape for k, v in expected.items()} != {k: v.shape for k, v in found.items()}:
+    named = unflatten_dict(tensors, sep="/")
+    params, statistics = named.get("params", {}), named.get("statistics")
+    wanted = {k: (v.shape, v.dtype) for k, v in flatten_dict(expected, sep="/").items()}
+    if wanted != {k: (v.shape, v.dtype) for k, v in flatten_dict(params, sep="/").items()}:
         raise PolicyFileError(f"{path}: its tensors are not those of a {policy.config.name} policy")
+    if not all(np.isfinite(x).all() for x in tensors.values()):
+        raise PolicyFileError(f"{path} holds numbers that are not finite")
+    if statistics is not None:
+        statistics = RunningStatistics(**jax.tree.map(jnp.asarray, statistics))
+    return TrainedPolicy(spec, policy, jax.tree.map(jnp.asarray, params), statistics)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace a file in one step, on disk before it gets its name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -156,10 +156,11 @@ def parse_run(c: Mapping[str, Any]) -> RunConfig:
         ConfigError: a value of the wrong kind or size, or two sizes that don't fit.
     """
     ppo = _parse_ppo(c)
+    _check_counts(ppo, to_int("total_steps", c["total_steps"]))
     gap = c["env"]["gap"]
     return RunConfig(
         env=str(c["env"]["name"]),
-        parameters=dict(c["env"]["parameters"] or {}),
+        parameters=_parse_parameters(c["env"]["parameters"]),
         backend=str(c["backend"]),
         trainer=to_choice("trainer", c["trainer"], TRAINERS),
         model=parse_model(c["model"]),
@@ -174,7 +175,7 @@ def parse_run(c: Mapping[str, Any]) -> RunConfig:
         log_every=to_int("log_every", c["log_every"], 0),
         measure_env_share=to_bool("measure_env_share", c["measure_env_share"]),
         logger=to_choice("logger", c["logger"]["name"], LOGGERS),
-        run_dir=c["run_dir"],
+        run_dir=None if c["run_dir"] is None else str(c["run_dir"]),
         wandb={k: v for k, v in c["logger"].items() if k != "name"},
     )
 
@@ -199,6 +200,23 @@ def parse_model(c: Mapping[str, Any]) -> ModelConfig:
         width=to_int("model.width", c.get("width", 0), 0, 10**6),
         parameters=to_int("model.parameters", c.get("parameters", 0), 0),
     )
+
+
+def _parse_parameters(parameters: Any) -> dict[str, Any]:
+    if not isinstance(parameters, Mapping):
+        raise ConfigError(f"env.parameters must be names and values, got {parameters!r}")
+    return dict(parameters)
+
+
+def _check_counts(ppo: PPOConfig, total_steps: int) -> None:
+    """Optimiser steps are counted in int32, by the learning-rate schedule as well."""
+    updates = math.ceil(total_steps / (ppo.num_envs * ppo.horizon))
+    if updates * ppo.epochs * ppo.num_minibatches >= 2**31:
+        raise ConfigError(
+            f"total_steps={total_steps} makes {updates} updates of {ppo.epochs} epochs and "
+            f"{ppo.num_minibatches} minibatches, more than 2**31 optimiser steps; "
+            "raise num_envs or horizon, or lower total_steps"
+        )
 
 
 def _parse_ppo(c: Mapping[str, Any]) -> PPOConfig:

@@ -54,7 +54,7 @@ def count_episodes(
     spec: EnvSpec, totals: EpisodeTotals, outcome: Outcome, xp: ModuleType
 ) -> EpisodeTotals:
     """Totals after one more step."""
-    ended = outcome.terminated | outcome.truncated
+    ended = outcome.ended
     ended_rows = ended if spec.num_agents == 1 else ended[:, None]
     returns = totals.running_return + outcome.reward
     lengths = totals.running_length + 1
@@ -75,6 +75,17 @@ def count_episodes(
             for name in totals.metric_sums
         },
         totals.invalid + outcome.invalid.sum(dtype=xp.int32),
+    )
+
+
+def merge_totals(earlier: EpisodeTotals, later: EpisodeTotals) -> EpisodeTotals:
+    """The sums of two successive stretches, each cleared before it began."""
+    return later._replace(
+        episodes=earlier.episodes + later.episodes,
+        return_sum=earlier.return_sum + later.return_sum,
+        length_sum=earlier.length_sum + later.length_sum,
+        metric_sums={k: v + later.metric_sums[k] for k, v in earlier.metric_sums.items()},
+        invalid=earlier.invalid + later.invalid,
     )
 
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any, cast
 
-import train  # noqa: F401 - sets XLA flags before jax is loaded
+import hydra
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
 
-import hydra  # isort: skip
-from omegaconf import DictConfig, OmegaConf  # isort: skip
-from rich.console import Console  # isort: skip
-
-import envs  # isort: skip
-from train.backends import evaluate_on  # isort: skip
-from train.checkpoint import PolicyFileError, load_policy, write_atomically  # isort: skip
-from train.config import ConfigError, parse_eval  # isort: skip
-from train.report import evaluation_table  # isort: skip
+import envs
+from train.backends import evaluate_on
+from train.checkpoint import load_policy, write_atomically
+from train.config import EvalConfig, parse_eval
+from train.machine import device
+from train.report import evaluation_table
 
 CONFIGS = str(Path(__file__).resolve().parents[1] / "configs")
 
@@ -27,20 +25,21 @@ def main(cfg: DictConfig) -> None:
     console = Console()
     if OmegaConf.is_missing(cfg, "run"):
         sys.exit("error: name the folder of a training run: python train/evaluate.py run=RUN_DIR")
-    run = Path(cfg.run)
+    run = Path(str(cfg.run))
     try:
-        options = cast(dict[str, Any], OmegaConf.to_container(cfg.eval))
-        config = parse_eval(dict(options, every=0))
         trained = load_policy(run / "policy.safetensors")
-        backend = envs.resolve_backend(trained.spec.name, cfg.backend)
-        interface = "batched" if backend == "reference" else "simulator"
-        results = evaluate_on(trained, backend, interface, config, console)
-    except (ConfigError, PolicyFileError, envs.UnknownName, envs.MissingDependency) as error:
+        config = _eval_config(run, cfg)
+        backend = envs.resolve_backend(trained.spec.name, cfg.backend, device())
+        results = evaluate_on(trained, backend, config, console)
+    except (ValueError, OSError, envs.MissingDependency) as error:
         sys.exit(f"error: {error}")
     console.print(evaluation_table({backend: results.summary()}))
     report = dict(
         backend=backend,
-        eval=options,
+        episodes=config.episodes,
+        max_steps=config.max_steps,
+        greedy=config.greedy,
+        eval_seed=config.seed,
         **results.summary(),
         returns=results.returns.tolist(),
         lengths=results.lengths.tolist(),
@@ -48,6 +47,13 @@ def main(cfg: DictConfig) -> None:
     path = run / f"evaluation_{backend}.json"
     write_atomically(path, json.dumps(report, indent=2).encode())
     console.print(f"results: {path}")
+
+
+def _eval_config(run: Path, cfg: DictConfig) -> EvalConfig:
+    """The run's own evaluation settings, with what was typed on top."""
+    options = OmegaConf.load(run / "config.yaml").eval
+    typed = {name: value for name, value in cfg.eval.items() if value is not None}
+    return parse_eval(dict(options, **typed))
 
 
 if __name__ == "__main__":

@@ -21,8 +21,11 @@ from envs.noise import draw_reset_noise, draw_step_noise, draw_uniform
 from envs.simulator import Simulator
 from train.checkpoint import TrainedPolicy
 from train.normalize import normalize
-from train.ppo_jax import to_rows
+from train.rows import from_rows, per_row, to_rows
 from verification.statistics import mean_interval
+
+# Training samples its actions from stream 0 of the same counters.
+EVALUATION_STREAM = 1
 
 
 @dataclass(frozen=True)
@@ -91,18 +94,15 @@ class Actor:
     ) -> Any:
         spec, policy = self.trained.spec, self.trained.policy
         observation, legal, _ = to_rows(spec, decision)
-        if statistics is not None:
-            observation = normalize(statistics, observation)
+        observation = normalize(statistics, observation)
         outputs, _, carry = policy.apply(params, carry, observation, is_first)
         if self.greedy:
             action = policy.head.mode(outputs, legal)
         else:
             draws = policy.head.num_uniforms
-            uniforms = draw_uniform(self._seed, step, self._rows, draws, stream=1, xp=jnp)
+            uniforms = draw_uniform(self._seed, step, self._rows, draws, EVALUATION_STREAM, xp=jnp)
             action = policy.head.sample(outputs, legal, uniforms)
-        action = policy.head.to_env(action)
-        leading = spec.rows(self.num_rows // spec.num_agents)
-        return action.reshape(*leading, *action.shape[1:]), carry
+        return from_rows(spec, policy.head.to_env(action)), carry
 
 
 def rollout(
@@ -127,7 +127,7 @@ def rollout(
         else:
             following, outcome = env.step(actions)
         yield decision, actions, outcome
-        is_first = np.repeat(outcome.terminated | outcome.truncated, spec.num_agents)
+        is_first = per_row(spec, outcome.ended)
         decision, step = following, step + 1
 
 
@@ -162,7 +162,7 @@ def play_episodes(
             raise ActionError(f"{env.spec.name}: the policy sent an invalid action")
         returns[~finished] += _agent_mean(outcome.reward)[~finished]
         lengths[~finished] += 1
-        ended = (outcome.terminated | outcome.truncated) & ~finished
+        ended = outcome.ended & ~finished
         for name, values in metrics.items():
             values[ended] = _agent_mean(outcome.metrics[name])[ended]
         finished |= ended

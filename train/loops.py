@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +13,29 @@ import numpy as np
 from envs.batched import BatchedEnv
 from train.config import RunConfig
 from train.env_share import NullBatched, NullEnv, measure_share
-from train.episodes import EpisodeTotals
+from train.episodes import EpisodeTotals, merge_totals
 from train.host_loop import HostTrainer
 from train.ppo_jax import PPO, FusedTrainer, LearnerState
 
+PIECE_SECONDS = 1.0
 SHARE_SECONDS = 0.4  # length of one timed repetition of the environment-share measurement
+
+
+class Stretch(NamedTuple):
+    """Some updates: the learner after them, their mean metrics, totals of their episodes."""
+
+    learner: LearnerState
+    updates: int
+    metrics: dict[str, float]
+    totals: EpisodeTotals
+
+    def followed_by(self, later: Stretch) -> Stretch:
+        """Both stretches as one."""
+        updates = self.updates + later.updates
+        share = later.updates / updates
+        metrics = {k: (1 - share) * v + share * later.metrics[k] for k, v in self.metrics.items()}
+        totals = merge_totals(self.totals, later.totals)
+        return Stretch(later.learner, updates, metrics, totals)
 
 
 class Loop(Protocol):
@@ -29,8 +47,8 @@ class Loop(Protocol):
     def steps_per_second(self) -> float:
         """Environment steps per second of training, compilation left out."""
 
-    def advance(self, updates: int) -> tuple[LearnerState, dict[str, float], EpisodeTotals]:
-        """Train for some updates: the learner, mean metrics, totals of the chunk's episodes."""
+    def advance(self, updates: int) -> Stretch:
+        """Train for some updates, at least one."""
 
     def time_split(self) -> dict[str, float]:
         """Shares of the time so far by phase; empty where one program does everything."""
@@ -58,7 +76,20 @@ class FusedLoop:
     def steps_per_second(self) -> float:
         return self._updates * self._config.steps_per_update / max(self._seconds, 1e-9)
 
-    def advance(self, updates: int) -> tuple[LearnerState, dict[str, float], EpisodeTotals]:
+    def advance(self, updates: int) -> Stretch:
+        """In pieces of about a second, so that an interrupt is never far from a piece's end."""
+        stretch: Stretch | None = None
+        left = updates
+        while left:
+            rate = self._updates / max(self._seconds, 1e-9)
+            size = min(left, max(1, int(rate * PIECE_SECONDS)))
+            piece = self._piece(size)
+            stretch = piece if stretch is None else stretch.followed_by(piece)
+            left -= size
+        assert stretch is not None
+        return stretch
+
+    def _piece(self, updates: int) -> Stretch:
         started = time.perf_counter()
         state, metrics, totals = jax.block_until_ready(
             self._program(self._state, np.int32(updates))
@@ -66,8 +97,8 @@ class FusedLoop:
         self._seconds += time.perf_counter() - started
         self._state, self._updates = state, self._updates + updates
         host_metrics = {k: float(v) for k, v in jax.device_get(metrics).items()}
-        # The next chunk is given the state's buffers: what leaves this class is a copy.
-        return jax.device_get(state.learner), host_metrics, jax.device_get(totals)
+        # The next piece is given the state's buffers: what leaves this class is a copy.
+        return Stretch(jax.device_get(state.learner), updates, host_metrics, jax.device_get(totals))
 
     def time_split(self) -> dict[str, float]:
         return {}
@@ -102,19 +133,19 @@ class HostLoop:
     def __init__(self, ppo: PPO, env: BatchedEnv, config: RunConfig) -> None:
         self._ppo, self._env, self._config = ppo, env, config
         self._trainer = HostTrainer(ppo, env, config.seed)
-        self.compile_seconds = self._trainer.compile()
+        self.compile_seconds = self._trainer.compile_seconds
         self._seconds, self._updates = 0.0, 0
 
     @property
     def steps_per_second(self) -> float:
         return self._updates * self._config.steps_per_update / max(self._seconds, 1e-9)
 
-    def advance(self, updates: int) -> tuple[LearnerState, dict[str, float], EpisodeTotals]:
+    def advance(self, updates: int) -> Stretch:
         started = time.perf_counter()
         metrics, totals = self._trainer.chunk(updates)
         self._seconds += time.perf_counter() - started
         self._updates += updates
-        return self._trainer.learner, metrics, totals
+        return Stretch(self._trainer.learner, updates, metrics, totals)
 
     def time_split(self) -> dict[str, float]:
         total = max(sum(self._trainer.seconds.values()), 1e-9)

@@ -13,6 +13,11 @@ import jax
 import numpy as np
 
 
+def device() -> str:
+    """ "gpu" or "cpu": what jax computes on by default, and what ports are preferred by."""
+    return "gpu" if jax.default_backend() == "gpu" else "cpu"
+
+
 def machine() -> dict[str, Any]:
     """A JSON-able description of the machine at hand."""
     model = platform.processor() or platform.machine()

@@ -7,17 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
-import train  # noqa: F401 - sets XLA flags before jax is loaded
+import hydra
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
 
-import hydra  # isort: skip
-from omegaconf import DictConfig, OmegaConf  # isort: skip
-from rich.console import Console  # isort: skip
-
-from envs.core import MissingDependency  # isort: skip
-from envs.registry import UnknownName  # isort: skip
-from train.config import ConfigError, parse_run  # isort: skip
-from train.report import print_summary  # isort: skip
-from train.run import Run, TrainingError  # isort: skip
+from envs.core import MissingDependency
+from train.config import parse_run
+from train.report import print_summary
+from train.run import Run, TrainingError
 
 CONFIGS = str(Path(__file__).resolve().parents[1] / "configs")
 
@@ -29,14 +26,14 @@ def main(cfg: DictConfig) -> None:
     raw = cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True))
     try:
         run = Run(parse_run(raw), raw, console)
-    except (ConfigError, UnknownName, MissingDependency, ValueError) as error:
+    except (MissingDependency, ValueError) as error:
         sys.exit(f"error: {error}")
     try:
         summary = run.execute()
     except KeyboardInterrupt:
         console.print(f"interrupted; what there is lies in {run.dir}")
         sys.exit(130)
-    except TrainingError as error:
+    except (TrainingError, MissingDependency, OSError) as error:
         sys.exit(f"error: {error}; what there is lies in {run.dir}")
     print_summary(summary, console)
     console.print(f"results: {run.dir}")

@@ -36,8 +36,8 @@ class RunLogger:
         wandb: Mapping[str, Any] | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
-        self._file = open(run_dir / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115
         self._wandb = None if wandb is None else _start_wandb(run_dir, wandb, config or {})
+        self._file = open(run_dir / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(),
@@ -84,14 +84,21 @@ class RunLogger:
             self._wandb.finish(exit_code=0 if kind is None else 1)
 
 
-def _start_wandb(run_dir: Path, settings: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
+def require_wandb() -> Any:
+    """The wandb module, or MissingDependency with the command that installs it."""
     try:
         import wandb
     except ImportError:
         raise MissingDependency(
             "logger=wandb needs the package wandb; install it with: make setup"
         ) from None
-    run = wandb.init(dir=str(run_dir), name=run_dir.name, config=dict(config), **dict(settings))
+    return wandb
+
+
+def _start_wandb(run_dir: Path, settings: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
+    run = require_wandb().init(
+        dir=str(run_dir), name=run_dir.name, config=dict(config), **dict(settings)
+    )
     run.define_metric("env_steps")
     run.define_metric("*", step_metric="env_steps")
     return run

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 Array = jax.Array
-_COUNT_LIMIT = 1 << 30  # a count that stops growing keeps old data from freezing the mean
+_COUNT_LIMIT = 1 << 30  # the count stops there: int32 would overflow
 
 
 class RunningStatistics(NamedTuple):
@@ -24,8 +24,10 @@ def init_statistics(shape: tuple[int, ...]) -> RunningStatistics:
     return RunningStatistics(jnp.int32(0), jnp.zeros(shape), jnp.ones(shape))
 
 
-def normalize(statistics: RunningStatistics, x: Array, clip: float = 10.0) -> Array:
-    """``(x - mean) / std``, clipped; ``x [..., *shape]``."""
+def normalize(statistics: RunningStatistics | None, x: Array, clip: float = 10.0) -> Array:
+    """``(x - mean) / std``, clipped, of ``x [..., *shape]``; ``x`` itself without statistics."""
+    if statistics is None:
+        return x
     scaled = (x - statistics.mean) * jax.lax.rsqrt(statistics.variance + 1e-8)
     return jnp.clip(scaled, -clip, clip)
 

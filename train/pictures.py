@@ -53,7 +53,7 @@ def record_game(
     actor = Actor(trained, 1, greedy=True, seed=seed)
     frames: list[Any] = []
     for _, _, outcome in rollout(actor, sim, seed):
-        if outcome.terminated[0] or outcome.truncated[0] or len(frames) >= 20_000:
+        if outcome.ended[0] or len(frames) >= 20_000:
             break
         # Still the state that the step led to: the generator makes the next one only when asked.
         frames.append(render({k: v[0] for k, v in sim.get_state().items()}, trained.spec))

@@ -24,6 +24,7 @@ from train.config import PPOConfig
 from train.episodes import EpisodeTotals, count_episodes, init_totals
 from train.normalize import RunningStatistics, init_statistics, normalize, update_statistics
 from train.policies.policy import MLPPolicy
+from train.rows import from_rows, per_row, to_rows
 
 Array = Any  # a JAX array, or a NumPy one on its way into a program
 
@@ -68,26 +69,6 @@ class Action(NamedTuple):
     carry: Any
 
 
-def to_rows(spec: EnvSpec, decision: Decision) -> tuple[Array, Array | None, Array]:
-    """Observation, legal actions and acting with the agent axis merged: ``[R, ...]``."""
-    if spec.num_agents == 1:
-        return decision.observation, decision.legal_actions, decision.acting
-
-    merged: Decision = jax.tree.map(
-        lambda x: x.reshape(-1, *x.shape[2:]), decision._replace(privileged=None)
-    )
-    return merged.observation, merged.legal_actions, merged.acting
-
-
-def per_row(spec: EnvSpec, x: Array) -> Array:
-    """``[N]`` or ``[N, A]`` -> ``[R]``: what concerns an environment concerns all its rows."""
-    if spec.num_agents == 1:
-        return x
-    if x.ndim == 1:
-        x = jnp.broadcast_to(x[:, None], (x.shape[0], spec.num_agents))
-    return x.reshape(-1)
-
-
 class PPO:
     """The algorithm for one environment, policy and configuration; all methods are pure.
 
@@ -125,7 +106,7 @@ class PPO:
     ) -> Action:
         """Sample every row's action; the draws are a function of (seed, step, row)."""
         observation, legal, _ = to_rows(self.spec, decision)
-        observation = self._normalize(learner, observation)
+        observation = normalize(learner.statistics, observation)
         head = self.policy.head
         outputs, value, carry = self.policy.apply(learner.params, carry, observation, is_first)
         uniforms = draw_uniform(learner.seed, step, self._rows, head.num_uniforms, xp=jnp)
@@ -134,14 +115,13 @@ class PPO:
 
     def to_env(self, action: Array) -> Array:
         """Sampled actions ``[R, ...]`` as the environment takes them, ``[N(,A), ...]``."""
-        action = self.policy.head.to_env(action)
-        return action.reshape(*self.spec.rows(self.config.num_envs), *action.shape[1:])
+        return from_rows(self.spec, self.policy.head.to_env(action))
 
     def value(self, learner: LearnerState, carry: Any, decision: Decision) -> Array:
         """The critic's value ``[R]`` of a decision inside a running episode."""
         observation, _, acting = to_rows(self.spec, decision)
         is_first = jnp.zeros(acting.shape, bool)
-        observation = self._normalize(learner, observation)
+        observation = normalize(learner.statistics, observation)
         return self.policy.apply(learner.params, carry, observation, is_first)[1]
 
     def final_value(self, learner: LearnerState, carry: Any, outcome: Outcome) -> Array:
@@ -166,7 +146,7 @@ class PPO:
     ) -> Trajectory:
         """One step of the trajectory."""
         observation, legal, acting = to_rows(self.spec, decision)
-        final_acting = jnp.ones_like(acting)
+        final_acting = acting  # read only where truncated, and there a final is obligatory
         if outcome.final is not None:
             final_acting = per_row(self.spec, outcome.final.acting)
         return Trajectory(
@@ -184,11 +164,6 @@ class PPO:
             final_acting=final_acting,
         )
 
-    def _normalize(self, learner: LearnerState, observation: Array) -> Array:
-        if learner.statistics is None:
-            return observation
-        return normalize(learner.statistics, observation)
-
     # --- learning ---------------------------------------------------------------------------
 
     def learn(
@@ -196,14 +171,14 @@ class PPO:
         learner: LearnerState,
         trajectory: Trajectory,
         first_carry: Any,
-        last_value: Array,
-        last_acting: Array,
+        last_carry: Any,
+        last: Decision,
     ) -> tuple[LearnerState, dict[str, Array]]:
         """All epochs over one rollout.
 
         Args:
             first_carry: the policy's carry before the first step.
-            last_value, last_acting: ``[R]``, at the decision after the last step.
+            last_carry, last: carry and decision after the last step.
 
         Returns:
             The new learner and scalar metrics: means over all minibatches, and
@@ -219,8 +194,9 @@ class PPO:
             truncated=trajectory.truncated,
             final_value=trajectory.final_value,
             final_acting=trajectory.final_acting,
-            last_value=last_value,
-            last_acting=last_acting,
+            # Rows whose episode has just ended don't read this: the end cuts the bootstrap.
+            last_value=self.value(learner, last_carry, last),
+            last_acting=per_row(self.spec, last.acting),
             gamma=c.gamma,
             gae_lambda=c.gae_lambda,
         )
@@ -268,7 +244,7 @@ class PPO:
     ) -> tuple[Array, dict[str, Array]]:
         """The PPO objective on ``[T, rows]``; ``learner`` gives the frozen normaliser only."""
         c, head = self.config, self.policy.head
-        observation = self._normalize(learner, batch.observation)
+        observation = normalize(learner.statistics, batch.observation)
         outputs, value = self.policy.unroll(params, first_carry, observation, batch.is_first)
         log_prob = head.log_prob(outputs, batch.legal_actions, batch.action)
         weight = advantages.weight
@@ -304,8 +280,7 @@ class RunnerState(NamedTuple):
 class FusedTrainer:
     """Rollout and learning of a functional environment as one program.
 
-    ``train_chunk(state)`` runs ``updates_per_chunk`` updates and returns the next state and the
-    chunk's metrics, reduced on the device.
+    ``chunk(state, updates)`` is the program to jit; its metrics are reduced on the device.
     """
 
     def __init__(self, ppo: PPO, env: VectorFunctionalEnv) -> None:
@@ -345,12 +320,11 @@ class FusedTrainer:
         )
         final_value = ppo.final_value(learner, action.carry, outcome)
         recorded = ppo.record(state.decision, state.is_first, action, outcome, final_value)
-        ended = outcome.terminated | outcome.truncated
         state = RolloutState(
             env_state=env_state,
             decision=decision,
             carry=action.carry,
-            is_first=per_row(spec, ended),
+            is_first=per_row(spec, outcome.ended),
             step=state.step + 1,
             totals=count_episodes(spec, state.totals, outcome, jnp),
         )
@@ -362,10 +336,9 @@ class FusedTrainer:
         rollout, trajectory = lax.scan(
             lambda carry, _: self.step(learner, carry), start, length=self.ppo.config.horizon
         )
-        # Rows whose episode has just ended don't read this value: the end cuts the bootstrap.
-        last_value = self.ppo.value(learner, rollout.carry, rollout.decision)
-        last_acting = per_row(self.ppo.spec, rollout.decision.acting)
-        learner, metrics = self.ppo.learn(learner, trajectory, start.carry, last_value, last_acting)
+        learner, metrics = self.ppo.learn(
+            learner, trajectory, start.carry, rollout.carry, rollout.decision
+        )
         return RunnerState(learner, rollout), metrics
 
     def chunk(

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import yaml
+import numpy as np
+from flax.traverse_util import flatten_dict
+from omegaconf import OmegaConf
 from rich.console import Console
 
 import envs
@@ -21,10 +23,10 @@ from envs.core import EnvSpec
 from train.backends import Judged, evaluate_backends, evaluate_on
 from train.checkpoint import TrainedPolicy, save_policy, write_atomically
 from train.config import ConfigError, RunConfig
-from train.episodes import EpisodeTotals, summarize
-from train.loops import Loop, make_loop
-from train.machine import machine, peak_memory_gb
-from train.metrics import RunLogger
+from train.episodes import summarize
+from train.loops import Loop, Stretch, make_loop
+from train.machine import device, machine, peak_memory_gb
+from train.metrics import RunLogger, require_wandb
 from train.pictures import plot_learning_curve, record_game
 from train.policies.policy import MLPPolicy, count_parameters
 from train.ppo_jax import PPO, LearnerState
@@ -43,13 +45,14 @@ class Run:
 
     def __init__(self, config: RunConfig, raw: Mapping[str, Any], console: Console) -> None:
         self.config, self.raw, self.console = config, raw, console
-        device = "gpu" if jax.default_backend() == "gpu" else "cpu"
         self.spec: EnvSpec = envs.make_spec(config.env, **config.parameters)
-        self.backend = envs.resolve_backend(config.env, config.backend, device)
+        self.backend = envs.resolve_backend(config.env, config.backend, device())
         _check_metric(self.spec, config)
         self.policy = MLPPolicy(self.spec, config.model)
         self.ppo = PPO(self.spec, self.policy, config.ppo, config.num_updates)
         self.env = envs.make(config.env, self.backend, config.ppo.num_envs, **config.parameters)
+        if config.logger == "wandb":
+            require_wandb()
         self.dir = _make_run_dir(config, self.backend)
         self.notes: list[str] = []
         self.summary: dict[str, Any] = dict(
@@ -70,8 +73,7 @@ class Run:
 
     def execute(self) -> dict[str, Any]:
         """The whole run. KeyboardInterrupt passes through after the folder was left readable."""
-        text = yaml.safe_dump(json.loads(json.dumps(self.raw)), sort_keys=False)
-        write_atomically(self.dir / "config.yaml", text.encode())
+        write_atomically(self.dir / "config.yaml", OmegaConf.to_yaml(self.raw).encode())
         self._write_summary()
         wandb = self.config.wandb if self.config.logger == "wandb" else None
         try:
@@ -82,7 +84,7 @@ class Run:
                 self._judge(trained)
                 self._draw(trained)
                 self.summary["status"] = "finished"
-                logger.summarize(_flatten(self.summary))
+                logger.summarize(flatten_dict(self.summary, sep="."))
         except BaseException as error:
             interrupted = isinstance(error, KeyboardInterrupt)
             self.summary["status"] = "interrupted" if interrupted else "failed"
@@ -97,24 +99,26 @@ class Run:
     # --- training ---------------------------------------------------------------------------
 
     def _train(self, logger: RunLogger) -> TrainedPolicy:
-        config = self.config
-        loop = make_loop(self.ppo, self.env, config)
-        chunks = _chunk_sizes(config)
-        checkpoint_every = config.updates_between(config.checkpoint_every)
-        eval_every = config.updates_between(config.evaluation.every)
-        updates, started = 0, time.perf_counter()
+        config, loop = self.config, make_loop(self.ppo, self.env, self.config)
+        started, updates = time.perf_counter(), 0
         learner: LearnerState | None = None
+        unlogged: Stretch | None = None
         try:
-            for size in chunks:
-                learner, metrics, totals = loop.advance(size)
-                updates += size
-                self._log(logger, loop, updates, metrics, totals)
-                if checkpoint_every and updates % checkpoint_every == 0:
-                    steps = updates * config.steps_per_update
-                    name = f"policy_{steps:012d}.safetensors"
-                    save_policy(self.dir / "checkpoints" / name, self._trained(learner))
-                if eval_every and updates % eval_every == 0:
-                    self._evaluate_midway(logger, updates, self._trained(learner))
+            for size, due in _edges(config):
+                stretch = loop.advance(size)
+                self._require_sound(stretch)
+                # From here on this is the policy that is saved, whatever comes.
+                learner, updates = stretch.learner, updates + size
+                unlogged = unlogged.followed_by(stretch) if unlogged else stretch
+                steps = updates * config.steps_per_update
+                if "log" in due:
+                    self._log(logger, loop, steps, unlogged)
+                    unlogged = None
+                if "checkpoint" in due:
+                    path = self.dir / "checkpoints" / f"policy_{steps:012d}.safetensors"
+                    save_policy(path, self._trained(learner))
+                if "evaluate" in due:
+                    self._evaluate_midway(logger, steps, self._trained(learner))
         finally:
             if learner is not None:
                 save_policy(self.dir / "policy.safetensors", self._trained(learner))
@@ -132,44 +136,41 @@ class Run:
         assert learner is not None
         return self._trained(learner)
 
-    def _log(
-        self,
-        logger: RunLogger,
-        loop: Loop,
-        updates: int,
-        metrics: Mapping[str, float],
-        totals: EpisodeTotals,
-    ) -> None:
-        episodes = summarize(totals)
+    def _require_sound(self, stretch: Stretch) -> None:
+        invalid, loss = int(stretch.totals.invalid), stretch.metrics["loss"]
+        if invalid:
+            raise TrainingError(f"{invalid} invalid actions reached {self.spec.name}")
+        leaves = jax.tree.leaves(stretch.learner.params)
+        if not math.isfinite(loss) or not all(np.isfinite(x).all() for x in leaves):
+            raise TrainingError(
+                f"training has left the finite numbers (loss {loss}); "
+                "a smaller learning_rate usually helps"
+            )
+
+    def _log(self, logger: RunLogger, loop: Loop, steps: int, stretch: Stretch) -> None:
+        episodes = summarize(stretch.totals)
         logger.log(
-            updates * self.config.steps_per_update,
+            steps,
             {
                 **{f"episodes/{k}": v for k, v in episodes.items()},
-                **{f"loss/{k}": v for k, v in metrics.items()},
+                **{f"loss/{k}": v for k, v in stretch.metrics.items()},
                 **{f"time/{k}": v for k, v in loop.time_split().items()},
                 "time/steps_per_second": loop.steps_per_second,
             },
             _status(self.config, loop, episodes),
         )
-        if int(totals.invalid):
-            raise TrainingError(f"{int(totals.invalid)} invalid actions reached {self.spec.name}")
-        if not math.isfinite(metrics["loss"]):
-            raise TrainingError(
-                f"the loss is {metrics['loss']} after {updates} updates; "
-                "a smaller learning_rate usually helps"
-            )
 
-    def _evaluate_midway(self, logger: RunLogger, updates: int, trained: TrainedPolicy) -> None:
-        interface = "batched" if self.backend == "reference" else "simulator"
-        results = evaluate_on(
-            trained, self.backend, interface, self.config.evaluation, self.console
-        )
+    def _evaluate_midway(self, logger: RunLogger, steps: int, trained: TrainedPolicy) -> None:
+        # Under outside noise on every backend: a reference whose generator belongs to the whole
+        # process would go on differently after an evaluation that used it.
+        evaluation = self.config.evaluation
+        results = evaluate_on(trained, self.backend, evaluation, self.console, "simulator")
         means = {
             f"eval/{name}": value
             for name, value in results.summary().items()
             if isinstance(value, (int, float))
         }
-        logger.log(updates * self.config.steps_per_update, means, "evaluating")
+        logger.log(steps, means, "evaluating")
 
     def _trained(self, learner: LearnerState) -> TrainedPolicy:
         return TrainedPolicy(
@@ -193,7 +194,7 @@ class Run:
         plot_learning_curve(self.dir, self.config.gap.metric)
         name, parameters = self.config.env, self.config.parameters
         # The port draws the same game as the reference and is always at hand.
-        port = envs.resolve_backend(name, "generated")
+        port = envs.resolve_backend(name, "generated", device())
         with envs.make(name, port, 1, interface="simulator", **parameters) as sim:
             record_game(self.dir / "video.gif", trained, sim, seed=self.config.seed)
 
@@ -202,19 +203,21 @@ class Run:
         write_atomically(self.dir / "summary.json", text.encode())
 
 
-def _chunk_sizes(config: RunConfig) -> Iterator[int]:
-    """Updates per chunk: the gcd of all intervals, so that every event falls on an edge."""
+def _edges(config: RunConfig) -> Iterator[tuple[int, set[str]]]:
+    """How many updates until something is due, and what: each stretch ends at an event."""
     total = config.num_updates
-    log_every = config.updates_between(config.log_every) or max(1, total // 100)
-    intervals = [log_every]
-    for steps in (config.checkpoint_every, config.evaluation.every):
-        if steps:
-            intervals.append(config.updates_between(steps))
-    size = math.gcd(*intervals)
-    for _ in range(total // size):
-        yield size
-    if total % size:
-        yield total % size
+    every = {
+        "log": config.updates_between(config.log_every) or max(1, total // 100),
+        "checkpoint": config.updates_between(config.checkpoint_every),
+        "evaluate": config.updates_between(config.evaluation.every),
+    }
+    every = {name: interval for name, interval in every.items() if interval}
+    done = 0
+    while done < total:
+        edge = min(total, *((done // interval + 1) * interval for interval in every.values()))
+        due = {name for name, interval in every.items() if edge % interval == 0}
+        yield edge - done, due | ({"log"} if edge == total else set())
+        done = edge
 
 
 def _status(config: RunConfig, loop: Loop, episodes: Mapping[str, float]) -> str:
@@ -233,28 +236,27 @@ def _check_metric(spec: EnvSpec, config: RunConfig) -> None:
 
 
 def _make_run_dir(config: RunConfig, backend: str) -> Path:
-    if config.run_dir is not None:
-        path = Path(config.run_dir)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise ConfigError(f"run_dir={path} exists and is not an empty folder; name another")
-        path.mkdir(parents=True, exist_ok=True)
-        return path
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    base = f"{stamp}-{config.env}-{backend}-{config.trainer}-{config.model.name}-s{config.seed}"
+    try:
+        if config.run_dir is not None:
+            return _claim(Path(config.run_dir))
+        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+        parts = (stamp, config.env, backend, config.trainer, config.model.name, f"s{config.seed}")
+        return _new_dir(Path("runs") / "-".join(parts))
+    except OSError as error:
+        raise ConfigError(f"cannot make the run's folder: {error}") from None
+
+
+def _claim(path: Path) -> Path:
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ConfigError(f"run_dir={path} exists and is not an empty folder; name another")
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _new_dir(base: Path) -> Path:
     for suffix in ("", *(f"-{i}" for i in range(2, 1000))):
-        path = Path("runs") / f"{base}{suffix}"
+        path = base.with_name(base.name + suffix)
         with suppress(FileExistsError):  # another run took it in the same second
             path.mkdir(parents=True)
             return path
-    raise ConfigError(f"runs/{base} and 998 more folders of that name exist")
-
-
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            flat.update(_flatten(value, f"{name}."))
-        else:
-            flat[name] = value
-    return flat
+    raise ConfigError(f"{base} and 998 more folders of that name exist")

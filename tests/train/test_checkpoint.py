@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors import safe_open
+from safetensors.numpy import load_file, save
 
 import envs
 from train.checkpoint import PolicyFileError, TrainedPolicy, load_policy, save_policy
@@ -73,27 +75,68 @@ def test_bad_files_are_refused_with_their_reason(tmp_path: Path) -> None:
             load_policy(path)
 
 
+def rewrite(path: Path, tensors: dict[str, np.ndarray], **metadata: str | None) -> None:
+    """The file again with other metadata (None leaves a key out) or tensors."""
+    with safe_open(path, framework="numpy") as file:
+        merged = file.metadata() | metadata
+    kept = {key: value for key, value in merged.items() if value is not None}
+    path.write_bytes(save(load_file(path) | tensors, kept))
+
+
+BAD_CONTENT = {
+    "no environment": (dict(env=None), "not a readable policy file"),
+    "no digest": (dict(digest=None), "not a readable policy file"),
+    "another format": (dict(format="99"), "format '99', this version reads '1'"),
+    "parameters are a list": (dict(parameters="[1]"), "not a readable policy file"),
+    "unknown environment": (dict(env="kartpole"), "unknown environment 'kartpole'"),
+    "unknown parameter": (dict(parameters='{"gravity": 1}'), "unknown parameter 'gravity'"),
+    "model is no model": (dict(model='{"size": 3}'), "not a readable policy file"),
+    "depth is a word": (dict(model='{"name": "x", "depth": "a"}'), "not a readable policy file"),
+    "another width": (
+        dict(model='{"name": "small", "depth": 2, "width": 9}'),
+        "not those of a small policy",
+    ),
+    "another contract": (dict(digest="0" * 64), "under another contract of cartpole"),
+}
+
+
+@pytest.mark.parametrize(("metadata", "message"), BAD_CONTENT.values(), ids=BAD_CONTENT)
+def test_foreign_metadata_is_refused(tmp_path: Path, metadata: dict, message: str) -> None:
+    path = tmp_path / "p.safetensors"
+    save_policy(path, trained())
+    rewrite(path, {}, **metadata)
+    with pytest.raises(PolicyFileError, match=re.escape(message)):
+        load_policy(path)
+
+
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("bias", "message"),
     [
-        (b'"digest":"', b'"digest":"0', "another contract"),
-        (b'\\"width\\": 8', b'\\"width\\": 9', "not those of a small policy"),
-        (b'"env":"cartpole"', b'"env":"kartpole"', "unknown environment 'kartpole'"),
+        (np.full(8, np.nan, np.float32), "not finite"),
+        (np.zeros(8, np.int32), "not those of a small policy"),
+        (np.zeros(9, np.float32), "not those of a small policy"),
     ],
 )
-def test_a_file_of_another_contract_is_refused(
-    tmp_path: Path, old: bytes, new: bytes, message: str
+def test_foreign_tensors_are_refused(tmp_path: Path, bias: np.ndarray, message: str) -> None:
+    path = tmp_path / "p.safetensors"
+    save_policy(path, trained())
+    rewrite(path, {"params/actor_0/bias": bias})
+    with pytest.raises(PolicyFileError, match=message):
+        load_policy(path)
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "p.safetensors"
     save_policy(path, trained())
-    data = path.read_bytes()
-    assert old in data
-    if len(new) > len(old):  # keep the header's length: overwrite the digest's first digit
-        start = data.index(old) + len(old)
-        digit = b"0" if data[start : start + 1] != b"0" else b"1"
-        data = data[:start] + digit + data[start + 1 :]
-    else:
-        data = data.replace(old, new)
-    path.write_bytes(data)
-    with pytest.raises((PolicyFileError, envs.UnknownName), match=message):
-        load_policy(path)
+    before = path.read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="no space left"):
+        save_policy(path, trained(statistics=True))
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["p.safetensors"]

@@ -93,6 +93,7 @@ def test_what_rows_without_a_decision_hold_changes_no_gradient() -> None:
     trainer = make_trainer(env)
     state = trainer.init(0)
     trajectory = rollout(trainer, state)
+    last = ((), (), state.rollout.decision)
     idle = ~np.asarray(trajectory.acting)
     assert idle.any()
 
@@ -103,9 +104,8 @@ def test_what_rows_without_a_decision_hold_changes_no_gradient() -> None:
     dirty = trajectory._replace(
         observation=poison(trajectory.observation), log_prob=poison(trajectory.log_prob)
     )
-    last = (jnp.zeros(32), jnp.ones(32, bool))
-    clean_result = trainer.ppo.learn(state.learner, trajectory, (), *last)[0].params
-    dirty_result = trainer.ppo.learn(state.learner, dirty, (), *last)[0].params
+    clean_result = trainer.ppo.learn(state.learner, trajectory, *last)[0].params
+    dirty_result = trainer.ppo.learn(state.learner, dirty, *last)[0].params
     for a, b in zip(*map(jax.tree.leaves, (clean_result, dirty_result)), strict=True):
         np.testing.assert_array_equal(a, b)
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import envs
@@ -19,6 +20,7 @@ from train.config import PPOConfig
 from train.host_loop import HostTrainer
 from train.policies.policy import MLPPolicy, ModelConfig
 from train.ppo_jax import PPO, FusedTrainer, RunnerState
+from train.ppo_math import Advantages
 
 SMALL = ModelConfig("small", 2, 32)
 CONFIG = PPOConfig(
@@ -137,6 +139,98 @@ def test_host_loop_and_fused_program_are_one_algorithm() -> None:
     np.testing.assert_allclose(totals.return_sum, host_totals.return_sum)
     for a, b in zip(jax.tree.leaves(state.learner), jax.tree.leaves(host.learner), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-5)
+
+
+class Overwriting(FunctionalBatched):
+    """Hands out the same arrays in every step, overwritten in place, as C code does."""
+
+    def _step(self, actions: np.ndarray) -> Any:
+        decision, outcome = super()._step(actions)
+        return self._keep(decision), outcome
+
+    def _reset(self, seed: int) -> Any:
+        self._held = jax.tree.map(np.array, super()._reset(seed))
+        return self._held
+
+    def _keep(self, decision: Any) -> Any:
+        jax.tree.map(lambda held, new: np.copyto(held, new), self._held, decision)
+        return self._held
+
+
+def test_buffers_that_the_environment_overwrites_are_recorded_before() -> None:
+    env = envs.make("cartpole", "jax", 8)
+    ppo = make_trainer(env, num_minibatches=2).ppo
+    runs = [HostTrainer(ppo, kind(env), seed=0) for kind in (FunctionalBatched, Overwriting)]
+    for run in runs:
+        run.chunk(2)
+    for a, b in zip(*(jax.tree.leaves(run.learner) for run in runs), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_the_linear_schedule_ends_at_zero_and_the_constant_one_does_not_move() -> None:
+    """Adam's step is proportional to the rate: the last of UPDATES updates hardly moves."""
+
+    def last_move(schedule: str) -> float:
+        trainer = make_trainer(envs.make("cartpole", "jax", 8), schedule=schedule)
+        chunk = jax.jit(trainer.chunk)
+        before, _, _ = chunk(trainer.init(0), np.int32(UPDATES - 1))
+        after, _, _ = chunk(before, np.int32(1))
+        moves = jax.tree.map(
+            lambda a, b: float(jnp.abs(a - b).max()), before.learner.params, after.learner.params
+        )
+        return max(jax.tree.leaves(moves))
+
+    assert last_move("linear") < 0.1 * last_move("constant")
+
+
+def test_each_update_and_epoch_permutes_its_rows_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make_trainer(diagnostic_envs.make("choice", 16), num_minibatches=1, epochs=2)
+    seen: list[np.ndarray] = []
+    permutation = jax.random.permutation
+
+    def spy(key: Any, n: int) -> Any:
+        drawn = permutation(key, n)
+        jax.debug.callback(lambda x: seen.append(np.array(x)), drawn, ordered=True)
+        return drawn
+
+    monkeypatch.setattr(jax.random, "permutation", spy)
+    jax.block_until_ready(jax.jit(trainer.chunk)(trainer.init(0), np.int32(3)))
+    jax.effects_barrier()
+    assert len(seen) == 3 * 2
+    assert len({tuple(order) for order in seen}) == 6
+    assert all(sorted(order) == list(range(16)) for order in seen)
+
+
+def test_the_objective_is_its_three_terms_with_their_signs() -> None:
+    def loss(**changes: Any) -> tuple[float, dict]:
+        trainer = make_trainer(envs.make("cartpole", "jax", 8), num_minibatches=1, **changes)
+        learner, rollout = trainer.init(0)
+        _, batch = jax.lax.scan(lambda s, _: trainer.step(learner, s), rollout, length=8)
+        ones = jnp.ones_like(batch.value)
+        gains = Advantages(jnp.arange(ones.size).reshape(ones.shape) * 1.0, 3 * ones, ones)
+        # Another policy than the one that acted, so that no term is trivial.
+        params = trainer.ppo.policy.init(1)
+        total, metrics = trainer.ppo.loss(params, learner, batch, gains, ())
+        return float(total), {k: float(v) for k, v in metrics.items()}
+
+    total, terms = loss(vf_coef=0.7, ent_coef=0.3)
+    expected = terms["policy_loss"] + 0.7 * terms["value_loss"] - 0.3 * terms["entropy"]
+    assert total == pytest.approx(expected, rel=1e-5)
+    assert terms["entropy"] > 0
+    assert terms["value_loss"] > 0
+    assert loss(vf_coef=0.0, ent_coef=0.0)[0] == pytest.approx(terms["policy_loss"], rel=1e-4)
+
+
+def test_gradients_are_clipped_to_their_global_norm() -> None:
+    ppo = make_trainer(envs.make("cartpole", "jax", 8), max_grad_norm=0.5).ppo
+    clip = ppo._optimizer.init(ppo.policy.init(0))  # the chain's first part has no state
+    grads = jax.tree.map(lambda x: 100.0 * jnp.ones_like(x), ppo.policy.init(0))
+    # Adam divides the scale out again but for its eps: a clipped step equals a small one.
+    step, _ = ppo._optimizer.update(grads, clip)
+    tiny = jax.tree.map(lambda x: x * (0.5 / optax.tree.norm(grads)), grads)
+    expected, _ = ppo._optimizer.update(tiny, clip)
+    for a, b in zip(jax.tree.leaves(step), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
 def test_invalid_actions_are_counted_for_the_chunks_end() -> None:

@@ -22,7 +22,7 @@ from train import evaluate, main
 from train.checkpoint import load_policy
 from train.config import ConfigError, parse_run
 from train.metrics import read_metrics
-from train.run import Run, TrainingError
+from train.run import Run, TrainingError, _edges
 
 ROOT = Path(__file__).parents[2]
 TINY = (
@@ -149,8 +149,48 @@ def test_numbers_that_are_not_finite_stop_the_run_and_leave_its_folder_readable(
         run.execute()
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert summary["status"] == "failed"
-    assert "the loss is" in summary["error"]
-    assert read_metrics(tmp_path / "r")
+    assert "finite numbers" in summary["error"]
+    if (tmp_path / "r" / "policy.safetensors").exists():
+        load_policy(tmp_path / "r" / "policy.safetensors")  # refuses what is not finite
+
+
+def test_every_event_comes_at_its_own_interval(tmp_path: Path) -> None:
+    """Intervals of 5, 3 and 4 updates: lines where asked, policies where asked, all of it."""
+    step = 8 * 16
+    words = (f"log_every={5 * step}", f"checkpoint.every={3 * step}", f"eval.every={4 * step}")
+    run = make_run(tmp_path / "r", f"total_steps={13 * step}", "measure_env_share=false", *words)
+    edges = list(_edges(run.config))
+    assert sum(size for size, _ in edges) == 13
+    run.execute()
+    lines = read_metrics(tmp_path / "r")
+    logged = [line["env_steps"] // step for line in lines if "loss/loss" in line]
+    assert logged == [5, 10, 13]
+    evaluated = [line["env_steps"] // step for line in lines if "eval/return_mean" in line]
+    assert evaluated == [4, 8, 12]
+    names = sorted(p.name for p in (tmp_path / "r" / "checkpoints").iterdir())
+    assert names == [f"policy_{i * step:012d}.safetensors" for i in (3, 6, 9, 12)]
+
+
+@pytest.mark.parametrize("env", ["cartpole", "pong"])
+def test_evaluating_during_training_does_not_change_the_training(env: str, tmp_path: Path) -> None:
+    """On the reference as well, whose generator may belong to the whole process."""
+    kernels = []
+    for every in (0, 256):
+        words = (f"env={env}", "backend=reference", "total_steps=1000", f"eval.every={every}")
+        run_dir = tmp_path / str(every)
+        make_run(run_dir, *words, "measure_env_share=false", "eval.max_steps=5").execute()
+        kernels.append(load_policy(run_dir / "policy.safetensors").params["actor_0"]["kernel"])
+    np.testing.assert_array_equal(*kernels)
+
+
+def test_a_missing_wandb_is_one_line_and_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    raw = compose_raw(*TINY, "logger=wandb", f"run_dir={tmp_path / 'r'}")
+    with pytest.raises(SystemExit, match="error: logger=wandb needs the package wandb"):
+        main.main.__wrapped__(OmegaConf.create(raw))
+    assert not (tmp_path / "r").exists()
 
 
 def test_an_invalid_action_stops_the_run_at_the_chunks_end(tmp_path: Path) -> None:
@@ -189,6 +229,10 @@ def command(script: str, *words: str, cwd: Path) -> subprocess.CompletedProcess[
         (["env=pong", "env.parameters.frameskip=0"], "frameskip"),
         (["env=pong", "+env.parameters.gravity=9"], "gravity"),
         (["env=cartpole", "+env.parameters.gravity=9"], "gravity"),
+        (["env=cartpole", "env.parameters=3"], "env.parameters must be names and values"),
+        (["env=cartpole", "total_steps=1e15"], "more than 2**31 optimiser steps"),
+        (["env=cartpole", "run_dir=/proc/nowhere/r"], "cannot make the run's folder"),
+        (["env=cartpole", "run_dir=/dev/null"], "is not an empty folder"),
     ],
 )
 def test_bad_words_give_one_clear_line_and_no_folder(
