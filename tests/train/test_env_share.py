@@ -65,6 +65,7 @@ def _while_body(text: str) -> str:
     return text[start : text.index("\n}", start)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cartpole", "pong"])
 def test_the_learner_keeps_all_its_work(name: str):
     real = envs.make(name, "jax", CONFIG.num_envs)

@@ -21,6 +21,9 @@ from train.policies.policy import MLPPolicy, ModelConfig
 from train.ppo_jax import PPO, FusedTrainer, RunnerState, Trajectory
 
 
+pytestmark = pytest.mark.slow
+
+
 def make_trainer(env: Any, **changes: Any) -> FusedTrainer:
     settings = dict(
         num_envs=env.num_envs,

@@ -69,6 +69,7 @@ def test_the_rewarded_action_is_found(kind: str) -> None:
     assert metrics["entropy"] < 0.6
 
 
+@pytest.mark.slow
 def test_cartpole_is_learned() -> None:
     env = envs.make("cartpole", "jax", 16)
     trainer = make_trainer(env, horizon=32, learning_rate=2e-3, gamma=0.99)
@@ -167,6 +168,7 @@ def test_buffers_that_the_environment_overwrites_are_recorded_before() -> None:
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_the_linear_schedule_ends_at_zero_and_the_constant_one_does_not_move() -> None:
     """Adam's step is proportional to the rate: the last of UPDATES updates hardly moves."""
 
@@ -183,6 +185,7 @@ def test_the_linear_schedule_ends_at_zero_and_the_constant_one_does_not_move() -
     assert last_move("linear") < 0.1 * last_move("constant")
 
 
+@pytest.mark.slow
 def test_each_update_and_epoch_permutes_its_rows_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = make_trainer(diagnostic_envs.make("choice", 16), num_minibatches=1, epochs=2)
     seen: list[np.ndarray] = []
@@ -247,6 +250,7 @@ def test_an_environment_of_another_size_is_refused() -> None:
         FusedTrainer(ppo, envs.make("cartpole", "jax", 8))
 
 
+@pytest.mark.slow
 def test_both_reset_forms_train_alike() -> None:
     results = []
     for form in ("cond", "compact"):

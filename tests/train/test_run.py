@@ -107,6 +107,7 @@ def test_the_folder_holds_what_the_documentation_promises(
     assert len(episodes["reference"]["returns"]) == 6
 
 
+@pytest.mark.slow
 def test_a_run_on_the_reference_clocks_the_phases_of_its_host_loop(tmp_path: Path) -> None:
     summary = make_run(tmp_path / "r", "backend=reference", "total_steps=1000").execute()
     assert summary["backend"] == "reference"
@@ -116,6 +117,7 @@ def test_a_run_on_the_reference_clocks_the_phases_of_its_host_loop(tmp_path: Pat
     assert summary["gap"]["between"] == ["jax", "reference"]
 
 
+@pytest.mark.slow
 def test_the_same_seed_trains_the_same_policy(
     finished: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -141,6 +143,7 @@ def test_two_runs_of_one_second_get_two_folders(
     assert len({run.dir for run in runs}) == 3
 
 
+@pytest.mark.slow
 def test_numbers_that_are_not_finite_stop_the_run_and_leave_its_folder_readable(
     tmp_path: Path,
 ) -> None:
@@ -154,6 +157,7 @@ def test_numbers_that_are_not_finite_stop_the_run_and_leave_its_folder_readable(
         load_policy(tmp_path / "r" / "policy.safetensors")  # refuses what is not finite
 
 
+@pytest.mark.slow
 def test_every_event_comes_at_its_own_interval(tmp_path: Path) -> None:
     """Intervals of 5, 3 and 4 updates: lines where asked, policies where asked, all of it."""
     step = 8 * 16
@@ -171,6 +175,7 @@ def test_every_event_comes_at_its_own_interval(tmp_path: Path) -> None:
     assert names == [f"policy_{i * step:012d}.safetensors" for i in (3, 6, 9, 12)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", ["cartpole", "pong"])
 def test_evaluating_during_training_does_not_change_the_training(env: str, tmp_path: Path) -> None:
     """On the reference as well, whose generator may belong to the whole process."""
@@ -291,6 +296,7 @@ def test_a_saved_policy_is_evaluated_alone(finished: tuple[Path, dict[str, Any]]
     assert report["return_mean"] == summary["eval"]["jax"]["return_mean"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_a_readable_folder(how: signal.Signals, tmp_path: Path) -> None:
     words = [*TINY, "total_steps=1e9", "log_every=2000", "run_dir=r"]
@@ -318,6 +324,7 @@ def test_an_interrupted_run_leaves_a_readable_folder(how: signal.Signals, tmp_pa
     load_policy(tmp_path / "r" / "policy.safetensors")
 
 
+@pytest.mark.slow
 def test_wandb_offline_gets_the_run(tmp_path: Path) -> None:
     result = command(
         "main.py", *TINY, "logger=wandb", "run_dir=r", "measure_env_share=false", cwd=tmp_path
