@@ -20,7 +20,6 @@ from train.host_loop import HostTrainer
 from train.policies.policy import MLPPolicy, ModelConfig
 from train.ppo_jax import PPO, FusedTrainer, RunnerState, Trajectory
 
-
 pytestmark = pytest.mark.slow
 
 
