@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import abc
-import operator
 from typing import Any
 
 import numpy as np
 
-from envs.checks import check_actions, check_num_envs
+from envs.checks import check_actions, check_num_envs, check_seed
 from envs.core import Capabilities, Decision, EnvSpec, LifecycleError, Outcome
 
 
@@ -39,13 +38,7 @@ class BatchedEnv(abc.ABC):
             ValueError: the seed is not an integer in [0, 2**32).
         """
         self._require_open()
-        try:
-            seed = operator.index(seed)
-        except TypeError:
-            raise ValueError(f"seed must be an integer in [0, 2**32), got {seed!r}") from None
-        if not 0 <= seed < 2**32:
-            raise ValueError(f"seed must be an integer in [0, 2**32), got {seed}")
-        self._decision = self._reset(seed)
+        self._decision = self._reset(check_seed(seed))
         return self._hand_out(self._decision)
 
     def step(self, actions: Any) -> tuple[Decision, Outcome]:

@@ -30,7 +30,7 @@ def check_actions(
     dtype = action_dtype(space)
     try:
         array = np.asarray(actions)
-    except ValueError as error:  # rows of unequal length
+    except Exception as error:  # rows of unequal length, or whatever a foreign __array__ raises
         raise ActionError(f"{spec.name}: actions are no array ({error})") from None
     expected = (*spec.rows(num_envs), *space.shape)
     if array.shape != expected:
@@ -78,13 +78,28 @@ def _row_name(row: tuple[int, ...]) -> str:
 
 def check_num_envs(num_envs: Any) -> int:
     """A positive int, or ValueError."""
-    try:
-        value = operator.index(num_envs)
-    except TypeError:
-        raise ValueError(f"num_envs must be a positive integer, got {num_envs!r}") from None
-    if value < 1:
-        raise ValueError(f"num_envs must be a positive integer, got {value}")
+    value = _integer(num_envs)
+    if value is None or value < 1:
+        raise ValueError(f"num_envs must be a positive integer, got {num_envs!r}")
     return value
+
+
+def check_seed(seed: Any) -> int:
+    """An int in [0, 2**32), or ValueError."""
+    value = _integer(seed)
+    if value is None or not 0 <= value < 2**32:
+        raise ValueError(f"seed must be an integer in [0, 2**32), got {seed!r}")
+    return value
+
+
+def _integer(value: Any) -> int | None:
+    """The int that an object stands for; None where it is none, or a boolean."""
+    if isinstance(value, (bool, np.bool_)):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
 
 def check_fields(

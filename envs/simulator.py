@@ -80,7 +80,9 @@ class Simulator(abc.ABC):
             ValueError: the snapshot is of another kind, or damaged.
         """
         self._require_open()
-        self._decision = self._restore(data)
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise ValueError(f"{self.spec.name}: a snapshot is bytes, not {type(data).__name__}")
+        self._decision = self._restore(bytes(data))
         return self._decision
 
     def taps(self) -> dict[str, np.ndarray]:

@@ -73,7 +73,7 @@ class FrameStack(VectorFunctionalEnv):
         self, state: StackedState, action: Array, step_noise: Any, reset_noise: Any
     ) -> tuple[StackedState, Decision, Outcome]:
         inner, decision, outcome = self.env.step(state.inner, action, step_noise, reset_noise)
-        ended = outcome.terminated | outcome.truncated
+        ended = outcome.ended
         if outcome.final is not None:
             stack = self._push(state.frames, outcome.final.observation)
             outcome = outcome._replace(final=outcome.final._replace(observation=stack))

@@ -198,7 +198,7 @@ class GymnasiumVectorEnv(VectorEnv):
         """
         decision, outcome = self.batched.step(actions)
         infos: dict[str, Any] = {}
-        for row in np.flatnonzero(outcome.terminated | outcome.truncated).tolist():
+        for row in np.flatnonzero(outcome.ended).tolist():
             ended: dict[str, Any] = {"final_info": episode_info(outcome, row)}
             final = final_observation(self.batched, outcome, row)
             if final is not None:

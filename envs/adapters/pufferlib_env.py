@@ -99,7 +99,7 @@ class PufferVecEnv(PufferEnv):
         self.rewards[:] = outcome.reward.reshape(-1)
         self.terminals[:] = outcome.terminated.repeat(spec.num_agents)
         self.truncations[:] = outcome.truncated.repeat(spec.num_agents)
-        ended = outcome.terminated | outcome.truncated
+        ended = outcome.ended
         infos = []
         if outcome.metrics and ended.any():
             infos = [{k: v[ended].reshape(-1).tolist() for k, v in outcome.metrics.items()}]

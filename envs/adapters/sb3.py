@@ -81,7 +81,7 @@ class SB3VecEnv(VecEnv):
         infos: list[dict[str, Any]] = [
             {"TimeLimit.truncated": limit} for limit in outcome.truncated.tolist()
         ]
-        ended = outcome.terminated | outcome.truncated
+        ended = outcome.ended
         for row in np.flatnonzero(ended).tolist():
             infos[row].update(episode_info(outcome, row))
             final = final_observation(self.batched, outcome, row)

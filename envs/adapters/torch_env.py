@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import jax
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from envs.adapters.numpy_faces import with_own_noise
+from envs.checks import check_seed
 from envs.core import (
     ActionError,
     Array,
@@ -64,13 +64,7 @@ class TorchVectorEnv:
         Raises:
             ValueError: the seed is not an integer in [0, 2**32).
         """
-        try:
-            seed = operator.index(seed)
-        except TypeError:
-            raise ValueError(f"seed must be an integer in [0, 2**32), got {seed!r}") from None
-        if not 0 <= seed < 2**32:
-            raise ValueError(f"seed must be an integer in [0, 2**32), got {seed}")
-        self._seed, self._count = np.uint32(seed), np.uint32(0)
+        self._seed, self._count = np.uint32(check_seed(seed)), np.uint32(0)
         self._state, decision = self._jit_reset(self._seed)
         return jax.tree.map(to_torch, decision)
 

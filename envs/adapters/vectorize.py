@@ -95,7 +95,7 @@ class _Vectorized(VectorFunctionalEnv):
         # The barrier keeps XLA from computing the terminal observation a second time inside
         # every consumer of the next one.
         final = lax.optimization_barrier(self.observe(state))
-        ended = outcome.terminated | outcome.truncated
+        ended = outcome.ended
         state, decision = self._restart(ended, state, final, reset_noise)
         return state, decision, outcome._replace(final=final, invalid=invalid)
 

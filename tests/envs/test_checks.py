@@ -6,7 +6,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.checks import check_actions, check_fields, check_noise, check_num_envs
+from envs.checks import check_actions, check_fields, check_noise, check_num_envs, check_seed
 from envs.core import ActionError, Decision, EnvSpec, Field, NoiseSite
 from envs.noise import draw_reset_noise
 
@@ -62,6 +62,13 @@ def test_good_actions_arrive_with_the_spaces_dtype(case):
     np.testing.assert_array_equal(got, np.asarray(actions))
 
 
+class Broken:
+    """What a foreign array type may do when it is asked for its values."""
+
+    def __array__(self, *args, **kwargs):
+        raise RuntimeError("broken")
+
+
 BAD_ACTIONS = {
     "scalar": (DISCRETE, 1, r"shape \(\), expected \(3,\)"),
     "nothing": (DISCRETE, None, "shape"),
@@ -86,6 +93,7 @@ BAD_ACTIONS = {
     "second digit": (MULTI, [[0, 0], [0, 3], [0, 0]], r"action \[0 3\] of row 1"),
     "binary two": (BINARY, [[0, 2], [0, 0], [0, 0]], r"action \[0 2\] of row 0"),
     "seat": (TEAM, [[0, 0], [0, 4], [0, 0]], r"action 4 of row \(1, 1\)"),
+    "an object that breaks": (DISCRETE, Broken(), "no array \\(broken\\)"),
     "seats forgotten": (TEAM, [0, 0, 0], r"expected \(3, 2\)"),
 }
 
@@ -162,10 +170,22 @@ def test_num_envs_becomes_an_int(value):
     assert type(check_num_envs(value)) is int
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.5, 2.0, "3", None, NAN, [1]])
+@pytest.mark.parametrize("value", [0, -1, 1.5, 2.0, "3", None, NAN, [1], True, np.True_])
 def test_bad_num_envs_is_refused_with_its_value(value):
     with pytest.raises(ValueError, match="num_envs must be a positive integer, got"):
         check_num_envs(value)
+
+
+@pytest.mark.parametrize("value", [0, 2**32 - 1, np.int64(3), np.uint8(7)])
+def test_seed_becomes_an_int(value):
+    assert check_seed(value) == int(value)
+    assert type(check_seed(value)) is int
+
+
+@pytest.mark.parametrize("value", [-1, 2**32, 1.0, "3", None, NAN, [1], True])
+def test_bad_seed_is_refused_with_its_value(value):
+    with pytest.raises(ValueError, match=r"seed must be an integer in \[0, 2\*\*32\), got"):
+        check_seed(value)
 
 
 # --- fields -------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def final_rows(outcome: Outcome, capabilities: Capabilities) -> np.ndarray:
 
 def outcome_leaves(outcome: Outcome, capabilities: Capabilities) -> Leaves:
     """An outcome's arrays, with zeros where ``final`` and ``metrics`` are unspecified."""
-    ended = np.asarray(outcome.terminated) | np.asarray(outcome.truncated)
+    ended = np.asarray(outcome.ended)
     fields = ("reward", "terminated", "truncated", "invalid", "events")
     leaves = {
         name: np.asarray(getattr(outcome, name))

@@ -116,7 +116,7 @@ class Step:
 
     @property
     def ended(self) -> np.ndarray:
-        return np.asarray(self.outcome.terminated) | np.asarray(self.outcome.truncated)
+        return np.asarray(self.outcome.ended)
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,12 @@ def test_damaged_snapshots(damage):
         sim.restore(damage(sim.snapshot()))
 
 
+@pytest.mark.parametrize("data", [None, 5, "text"])
+def test_a_snapshot_that_is_no_bytes(data):
+    with pytest.raises(ValueError, match=f"a snapshot is bytes, not {type(data).__name__}"):
+        simulator("reference", 8).restore(data)
+
+
 def test_snapshots_of_another_kind():
     sim = simulator("reference", 8)
     sim.set_state(table(8))
