@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+
+MAX_ENTRIES = 1 << 26
+"""Numbers that a described space may have: well above any observation, well below a memory."""
 
 
 def space_to_json(space: spaces.Space) -> dict[str, Any]:
@@ -40,7 +45,14 @@ def space_to_json(space: spaces.Space) -> dict[str, Any]:
 
 
 def space_from_json(data: dict[str, Any]) -> spaces.Space:
-    """Inverse of :func:`space_to_json`."""
+    """Inverse of :func:`space_to_json`.
+
+    Raises:
+        ValueError: an unknown kind, or a space of more than MAX_ENTRIES numbers.
+        KeyError, TypeError, AssertionError: a malformed description.
+    """
+    if (entries := _entries(data)) > MAX_ENTRIES:
+        raise ValueError(f"a space of {entries} numbers exceeds the limit of {MAX_ENTRIES}")
     kind = data["kind"]
     if kind == "Box":
         shape, dtype = tuple(data["shape"]), np.dtype(data["dtype"])
@@ -56,6 +68,17 @@ def space_from_json(data: dict[str, Any]) -> spaces.Space:
     if kind == "Dict":
         return spaces.Dict({k: space_from_json(v) for k, v in data["spaces"].items()})
     raise ValueError(f"unknown space kind {kind!r}")
+
+
+def _entries(data: Mapping[str, Any]) -> int:
+    """How many numbers a member of the described space has, found without making the space."""
+    if data["kind"] == "Dict":
+        return sum(_entries(inner) for inner in data["spaces"].values())
+    size = {"Box": "shape", "MultiBinary": "n"}.get(data["kind"])
+    if size is None:  # Discrete has one, and MultiDiscrete spells them out
+        return 1
+    axes = data[size] if isinstance(data[size], list) else [data[size]]
+    return math.prod(int(length) for length in axes)
 
 
 def action_dtype(space: spaces.Space) -> np.dtype:

@@ -5,7 +5,7 @@ The header is JSON: ``{"value": tree, "sizes": [bytes of each blob]}``; the body
 after another. In the tree plain JSON stands for None, booleans, integers, finite floats, strings
 and lists, and an object with one key for the rest::
 
-    {"array": i}   blob i, in npy form        {"bytes": i}   blob i as it is
+    {"array": i}   blob i, in npy form        {"bytes": i}   blob i as it is; each blob once
     {"dict": {name: tree}}                    {"float": "nan" | "inf" | "-inf"}
     {"record": [name, {field: tree}]}         a NamedTuple that the receiver knows by name
 
@@ -159,7 +159,9 @@ def read_frame(
     _check_sizes(header_size, body_size, limits)
     tree, sizes = _parse_header(_read_exactly(read, header_size, "header"))
     _check_blobs(sizes, body_size, limits)
-    blobs = [_read_exactly(read, size, f"blob {i}") for i, size in enumerate(sizes)]
+    blobs: list[bytearray | None] = [
+        _read_exactly(read, size, f"blob {i}") for i, size in enumerate(sizes)
+    ]
     return _decode(tree, blobs, known_records() if records is None else records, limits.depth)
 
 
@@ -209,7 +211,9 @@ def _no_constant(name: str) -> Any:
     raise WireError(f"{name} is not JSON")
 
 
-def _decode(tree: Any, blobs: list[bytearray], records: Mapping[str, type], depth: int) -> Any:
+def _decode(
+    tree: Any, blobs: list[bytearray | None], records: Mapping[str, type], depth: int
+) -> Any:
     if depth == 0:
         raise WireError("the value is nested too deeply")
     if isinstance(tree, list):
@@ -220,9 +224,9 @@ def _decode(tree: Any, blobs: list[bytearray], records: Mapping[str, type], dept
         raise WireError(f"an object in the header needs one key, got {sorted(tree)[:4]}")
     ((tag, content),) = tree.items()
     if tag == "array":
-        return _parse_npy(_blob(blobs, content))
+        return _parse_npy(_take(blobs, content))
     if tag == "bytes":
-        return bytes(_blob(blobs, content))
+        return bytes(_take(blobs, content))
     if tag == "float" and content in ("nan", "inf", "-inf"):
         return float(content)
     if tag == "dict":
@@ -233,7 +237,7 @@ def _decode(tree: Any, blobs: list[bytearray], records: Mapping[str, type], dept
 
 
 def _decode_items(
-    content: Any, blobs: list[bytearray], records: Mapping[str, type], depth: int
+    content: Any, blobs: list[bytearray | None], records: Mapping[str, type], depth: int
 ) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise WireError("a dict or record in the header needs named entries")
@@ -241,7 +245,7 @@ def _decode_items(
 
 
 def _decode_record(
-    content: Any, blobs: list[bytearray], records: Mapping[str, type], depth: int
+    content: Any, blobs: list[bytearray | None], records: Mapping[str, type], depth: int
 ) -> Any:
     if not isinstance(content, list) or len(content) != 2 or not isinstance(content[0], str):
         raise WireError("a record needs a name and fields")
@@ -254,10 +258,14 @@ def _decode_record(
     return kind(**fields)
 
 
-def _blob(blobs: list[bytearray], index: Any) -> bytearray:
+def _take(blobs: list[bytearray | None], index: Any) -> bytearray:
+    """A blob, once: many entries for one blob would let a small frame fill the memory."""
     if type(index) is not int or not 0 <= index < len(blobs):
         raise WireError(f"there is no array {index!r} in the frame")
-    return blobs[index]
+    blob, blobs[index] = blobs[index], None
+    if blob is None:
+        raise WireError(f"array {index} is used twice")
+    return blob
 
 
 def _parse_npy(data: bytearray) -> np.ndarray:

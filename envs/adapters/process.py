@@ -43,7 +43,7 @@ def _connect(face: str, expected: EnvSpec | None, child: Child) -> dict[str, Any
             served, spec = greeting["face"], EnvSpec.from_json(json.loads(greeting["spec"]))
             num_envs = int(greeting["num_envs"])
             capabilities = Capabilities(**greeting["capabilities"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except Exception as error:  # spaces raise many kinds, MemoryError among them
             raise BackendProcessError(f"the process's greeting is unreadable: {error!r}") from error
         if served != face:
             raise ValueError(f"{spec.name}: the process serves a {served}, not a {face}")

@@ -21,7 +21,7 @@ from envs.adapters.child import (
     Child,
     Timeouts,
 )
-from envs.adapters.process import ProcessBatched, ProcessSimulator, server_command
+from envs.adapters.process import ProcessBatched, ProcessSimulator, _connect, server_command
 from envs.adapters.process_server import answer, build, encode_answer, greeting
 from envs.core import Capabilities, EnvSpec, LifecycleError
 from envs.noise import draw_reset_noise, draw_step_noise
@@ -386,6 +386,45 @@ def test_the_server_describes_what_it_serves():
     assert (described["face"], described["num_envs"]) == ("batched", 2)
     assert EnvSpec.from_json(json.loads(described["spec"])) == SPEC
     assert Capabilities(**described["capabilities"]) == Capabilities()
+
+
+class Greeter:
+    """A child as far as its greeting."""
+
+    closed = False
+
+    def __init__(self, space):
+        spec = dict(SPEC.to_json(), observation_space=space)
+        self.words = dict(
+            face="simulator", spec=json.dumps(spec), num_envs=2, capabilities=vars(Capabilities())
+        )
+
+    def greeting(self):
+        return self.words
+
+    def close(self):
+        self.closed = True
+
+
+def box(*shape, **changes):
+    return dict(kind="Box", low=0, high=1, shape=shape, dtype="float32") | changes
+
+
+BAD_SPACES = {
+    "fills the memory": box(1 << 20, 1 << 20),
+    "negative": box(-1),
+    "text for bounds": box(1, low="a"),
+    "bounds past the dtype": box(1, dtype="int8", high=1 << 70),
+    "nothing to choose from": dict(kind="Discrete", n=0, start=0, dtype="int64"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SPACES)
+def test_a_greeting_with_an_impossible_space_is_unreadable(case):
+    child = Greeter(BAD_SPACES[case])
+    with pytest.raises(BackendProcessError, match="greeting is unreadable"):
+        _connect("simulator", None, child)
+    assert child.closed
 
 
 def test_the_server_answers_with_a_result_or_with_the_exception():

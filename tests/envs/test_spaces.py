@@ -85,6 +85,21 @@ def test_unknown_kind_is_refused_by_name():
         space_from_json({"kind": "Sphere"})
 
 
+BOX = {"kind": "Box", "low": 0, "high": 1, "shape": [1 << 25], "dtype": "float32"}
+HUGE = {
+    "box": {**BOX, "shape": [1 << 20, 1 << 20]},
+    "multibinary": {"kind": "MultiBinary", "n": 1 << 40},
+    "multibinary grid": {"kind": "MultiBinary", "n": [1 << 20, 1 << 20]},
+    "many boxes": {"kind": "Dict", "spaces": {name: BOX for name in "abc"}},
+}
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_a_space_that_would_fill_the_memory_is_refused_before_it_is_made(name):
+    with pytest.raises(ValueError, match=r"a space of \d+ numbers exceeds the limit"):
+        space_from_json(HUGE[name])
+
+
 ACTIONS = {
     "discrete": ("int32", 0, 6),
     "box": ("float32", -1.0, 2.0),

@@ -257,6 +257,10 @@ BAD_FRAMES = {
     "a size is a bool": (raw_frame({"value": 1, "sizes": [True]}, b"x"), "byte counts"),
     "nested too deeply": (raw_frame({"value": [[[[[[[1]]]]]]], "sizes": []}), "too deeply"),
     "no such array": (raw_frame({"value": {"array": 0}, "sizes": []}), "no array 0"),
+    "one blob twice": (
+        raw_frame({"value": [{"bytes": 0}, {"bytes": 0}], "sizes": [1]}, b"x"),
+        "array 0 is used twice",
+    ),
     "array index is text": (raw_frame({"value": {"array": "0"}, "sizes": []}), "no array '0'"),
     "unknown tag": (raw_frame({"value": {"pickle": 0}, "sizes": []}), "unknown entry 'pickle'"),
     "two tags": (raw_frame({"value": {"a": 0, "b": 0}, "sizes": []}), "one key"),
