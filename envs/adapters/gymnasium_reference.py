@@ -1,12 +1,13 @@
 """Gymnasium environments as references: N instances driven as they are, one after another.
 
-A room says where its environment keeps its state by a StateAccess; everything else is here.
+Row i of a batch that is reset with a seed gets ``row_seeds(seed, N)[i]``. A room says where its
+environment keeps its state by a StateAccess; everything else is here.
 """
 
 from __future__ import annotations
 
 import abc
-import pickle
+import json
 from typing import Any
 
 import gymnasium
@@ -15,7 +16,15 @@ from gymnasium.wrappers import TimeLimit
 
 from envs.batched import BatchedEnv
 from envs.core import Capabilities, Decision, EnvSpec, Outcome
+from envs.sealing import seal, unseal
 from envs.simulator import Simulator
+
+
+def row_seeds(seed: int, count: int) -> list[int]:
+    """What each row's Gymnasium environment is seeded with: 32-bit words that NumPy's
+    SeedSequence makes of the seed. Neighbouring seeds share no rows, and row i has the same seed
+    whatever the count is."""
+    return np.random.SeedSequence(seed).generate_state(count).tolist()
 
 
 class StateAccess(abc.ABC):
@@ -31,7 +40,11 @@ class StateAccess(abc.ABC):
 
     @abc.abstractmethod
     def read(self, env: gymnasium.Env) -> dict[str, Any]:
-        """The canonical fields."""
+        """The canonical fields, as exactly as the environment holds them: numbers or arrays.
+
+        A snapshot is these, the time limit's counter and the generator, so they must be all that
+        its future depends on.
+        """
 
     @abc.abstractmethod
     def write(self, env: gymnasium.Env, fields: dict[str, Any]) -> None:
@@ -100,7 +113,7 @@ class _Rows:
 
 
 class GymnasiumBatched(BatchedEnv):
-    """Trained on and timed with Gymnasium's own generators: row i is seeded with seed + i."""
+    """Trained on and timed with Gymnasium's own generators, seeded by :func:`row_seeds`."""
 
     capabilities = Capabilities(set_state=False, snapshot=False)
 
@@ -109,8 +122,9 @@ class GymnasiumBatched(BatchedEnv):
         self._rows = _Rows(spec, num_envs, access)
 
     def _reset(self, seed: int) -> Decision:
+        seeds = row_seeds(seed, self.num_envs)
         return self._rows.decision(
-            [env.reset(seed=seed + i)[0] for i, env in enumerate(self._rows.envs)]
+            [env.reset(seed=s)[0] for env, s in zip(self._rows.envs, seeds, strict=True)]
         )
 
     def _step(self, actions: np.ndarray) -> tuple[Decision, Outcome]:
@@ -153,17 +167,41 @@ class GymnasiumSimulator(Simulator):
         return self._rows.decision([self._access.observe(env) for env in self._rows.envs])
 
     def _snapshot(self) -> bytes:
-        return pickle.dumps((self.spec.digest, self.num_envs, self._rows.envs))
+        rows = [_row_to_json(self._access, env) for env in self._rows.envs]
+        return seal(self._identity(), json.dumps(rows).encode())
 
     def _restore(self, data: bytes) -> Decision:
         try:
-            digest, count, environments = pickle.loads(data)
-        except Exception as error:
-            raise ValueError(f"{self.spec.name}: not a readable snapshot ({error})") from error
-        if (digest, count) != (self.spec.digest, self.num_envs):
-            raise ValueError(f"{self.spec.name}: the snapshot is of another kind or num_envs")
-        self._rows.envs = environments
-        return self._rows.decision([self._access.observe(env) for env in environments])
+            rows = [_row_from_json(row) for row in json.loads(unseal(self._identity(), data))]
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{self.spec.name}: {error}") from error
+        for env, (fields, elapsed, generator) in zip(self._rows.envs, rows, strict=True):
+            env.reset()
+            self._access.write(env, fields)
+            self._access.set_elapsed(env, elapsed)
+            env.unwrapped.np_random = generator
+        return self._rows.decision([self._access.observe(env) for env in self._rows.envs])
+
+    def _identity(self) -> str:
+        return f"{self.spec.digest} gymnasium {gymnasium.__version__} {self.num_envs}"
 
     def _close(self) -> None:
         self._rows.close()
+
+
+def _row_to_json(access: StateAccess, env: gymnasium.Env) -> dict[str, Any]:
+    """One row of a snapshot; JSON's numbers hold every float64 and any integer exactly."""
+    fields = {name: np.asarray(value) for name, value in access.read(env).items()}
+    return dict(
+        fields={name: [array.dtype.str, array.tolist()] for name, array in fields.items()},
+        elapsed=access.elapsed(env),
+        generator=env.unwrapped.np_random.bit_generator.state,
+    )
+
+
+def _row_from_json(row: dict[str, Any]) -> tuple[dict[str, Any], int, np.random.Generator]:
+    """Canonical fields, steps taken, and a generator in the state that was saved."""
+    fields = {name: np.array(values, dtype) for name, (dtype, values) in row["fields"].items()}
+    bits = np.random.PCG64()  # the one that Gymnasium makes
+    bits.state = row["generator"]
+    return fields, int(row["elapsed"]), np.random.Generator(bits)

