@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -96,11 +96,19 @@ def evaluate_backends(
         port = envs.resolve_backend(name, "generated", device())
     # Under a Simulator a port's draws are those of the matched run as well: one evaluation
     # serves both comparisons.
-    for which in (port, "reference"):
+    # Another seed for the reference: a backend may make its own draws as the port is given them.
+    other = replace(config, seed=(config.seed + 1) % 2**32)
+    for which, settings in ((port, config), ("reference", other)):
         try:
-            judged.results[which] = evaluate_on(trained, which, config, console)
-        except MissingDependency as error:
+            result = judged.results[which] = evaluate_on(trained, which, settings, console)
+        except (MissingDependency, envs.UnknownName) as error:
             judged.notes.append(f"{which} was not evaluated: {error}")
+        else:
+            if not result.finished.any():
+                judged.notes.append(
+                    f"on {which} all {config.episodes} episodes were cut at "
+                    f"eval.max_steps={config.max_steps}; raise it to judge this policy"
+                )
     if len(judged.results) < 2:
         return judged
     between = [port, "reference"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from typing import Any
 
 from train.policies.policy import ModelConfig
@@ -155,6 +156,7 @@ def parse_run(c: Mapping[str, Any]) -> RunConfig:
     Raises:
         ConfigError: a value of the wrong kind or size, or two sizes that don't fit.
     """
+    _refuse_unknown(c)
     ppo = _parse_ppo(c)
     _check_counts(ppo, to_int("total_steps", c["total_steps"]))
     gap = c["env"]["gap"]
@@ -194,18 +196,52 @@ def parse_eval(c: Mapping[str, Any]) -> EvalConfig:
 
 def parse_model(c: Mapping[str, Any]) -> ModelConfig:
     """The ``model`` group."""
-    return ModelConfig(
+    model = ModelConfig(
         name=str(c["name"]),
         depth=to_int("model.depth", c["depth"], 1, 1000),
         width=to_int("model.width", c.get("width", 0), 0, 10**6),
         parameters=to_int("model.parameters", c.get("parameters", 0), 0),
     )
+    if not (model.width or model.parameters):
+        raise ConfigError("model needs a width, or the number of parameters to reach")
+    return model
 
 
 def _parse_parameters(parameters: Any) -> dict[str, Any]:
     if not isinstance(parameters, Mapping):
         raise ConfigError(f"env.parameters must be names and values, got {parameters!r}")
-    return dict(parameters)
+    return {name: value for name, value in parameters.items() if value is not None}
+
+
+# Every option there is: Hydra lets "+name=value" through, and a misspelt one would do nothing.
+_OPTIONS = {
+    "": {
+        *("env", "backend", "trainer", "model", "logger", "seed", "total_steps", "eval"),
+        *("checkpoint", "log_every", "measure_env_share", "run_dir"),
+        *(f.name for f in fields(PPOConfig)),
+    },
+    "env": {"name", "parameters", "gap"},
+    "env.gap": {"metric", "margin"},
+    "eval": {f.name for f in fields(EvalConfig)},
+    "checkpoint": {"every"},
+    "model": {f.name for f in fields(ModelConfig)},
+    "logger": {"name", "mode", "project", "entity", "group", "tags"},
+}
+
+
+def _refuse_unknown(c: Mapping[str, Any]) -> None:
+    for group, known in _OPTIONS.items():
+        node: Any = c
+        for part in filter(None, group.split(".")):
+            node = node.get(part, {})
+        if not isinstance(node, Mapping):
+            raise ConfigError(f"{group} must be names and values, got {node!r}")
+        for name in node:
+            if name not in known:
+                close = get_close_matches(str(name), known, n=1)
+                hint = f"did you mean {close[0]}?" if close else f"choose from {sorted(known)}"
+                full = f"{group}.{name}" if group else name
+                raise ConfigError(f"unknown option {full!r}; {hint}")
 
 
 def _check_counts(ppo: PPOConfig, total_steps: int) -> None:

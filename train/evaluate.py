@@ -24,18 +24,26 @@ CONFIGS = str(Path(__file__).resolve().parents[1] / "configs")
 def main(cfg: DictConfig) -> None:
     console = Console()
     if OmegaConf.is_missing(cfg, "run"):
-        sys.exit("error: name the folder of a training run: python train/evaluate.py run=RUN_DIR")
+        sys.exit(
+            "error: name the folder of a training run, or one of its policy files: "
+            "python train/evaluate.py run=RUN_DIR"
+        )
     run = Path(str(cfg.run))
     try:
-        trained = load_policy(run / "policy.safetensors")
+        file = run if run.suffix == ".safetensors" else run / "policy.safetensors"
+        trained = load_policy(file)
+        run = file.parent.parent if file.parent.name == "checkpoints" else file.parent
         config = _eval_config(run, cfg)
         backend = envs.resolve_backend(trained.spec.name, cfg.backend, device())
         results = evaluate_on(trained, backend, config, console)
     except (ValueError, OSError, envs.MissingDependency) as error:
         sys.exit(f"error: {error}")
-    console.print(evaluation_table({backend: results.summary()}))
+    if not results.finished.any():
+        console.print(f"all episodes were cut at eval.max_steps={config.max_steps}; raise it")
+    console.print(evaluation_table({backend: results.summary()}, config.greedy))
     report = dict(
         backend=backend,
+        policy=str(file),
         episodes=config.episodes,
         max_steps=config.max_steps,
         greedy=config.greedy,
@@ -44,7 +52,7 @@ def main(cfg: DictConfig) -> None:
         returns=results.returns.tolist(),
         lengths=results.lengths.tolist(),
     )
-    path = run / f"evaluation_{backend}.json"
+    path = run / f"evaluation_{backend}_{file.stem}.json"
     write_atomically(path, json.dumps(report, indent=2).encode())
     console.print(f"results: {path}")
 

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from envs.core import MissingDependency
-from train.config import parse_run
+from train.config import ConfigError, parse_run
 from train.report import print_summary
 from train.run import Run, TrainingError
 
@@ -33,7 +33,7 @@ def main(cfg: DictConfig) -> None:
     except KeyboardInterrupt:
         console.print(f"interrupted; what there is lies in {run.dir}")
         sys.exit(130)
-    except (TrainingError, MissingDependency, OSError) as error:
+    except (TrainingError, ConfigError, OSError) as error:
         sys.exit(f"error: {error}; what there is lies in {run.dir}")
     print_summary(summary, console)
     console.print(f"results: {run.dir}")

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from envs.core import MissingDependency
+from train.config import ConfigError
 
 
 class RunLogger:
@@ -96,9 +97,15 @@ def require_wandb() -> Any:
 
 
 def _start_wandb(run_dir: Path, settings: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
-    run = require_wandb().init(
-        dir=str(run_dir), name=run_dir.name, config=dict(config), **dict(settings)
-    )
+    try:
+        run = require_wandb().init(
+            dir=str(run_dir), name=run_dir.name, config=dict(config), **dict(settings)
+        )
+    except MissingDependency:
+        raise
+    except Exception as error:  # wandb has many kinds: no login, a mode that doesn't exist, ...
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(f"wandb did not start: {reason}; see logger.mode") from error
     run.define_metric("env_steps")
     run.define_metric("*", step_metric="env_steps")
     return run

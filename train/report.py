@@ -21,7 +21,7 @@ def print_summary(summary: Mapping[str, Any], console: Console) -> None:
     if "env_share" in train:
         console.print(f"environment's share of training time: {share_text(train)}")
     if summary["eval"]:
-        console.print(evaluation_table(summary["eval"]))
+        console.print(evaluation_table(summary["eval"], summary["greedy"]))
     for key in ("gap", "gap_matched"):
         if summary.get(key):
             console.print(gap_text(summary[key]))
@@ -37,9 +37,10 @@ def share_text(train: Mapping[str, Any]) -> str:
     return f"{train['env_share']:.1%} [{low:.1%}, {high:.1%}] ({train['env_share_method']})"
 
 
-def evaluation_table(evaluation: Mapping[str, Mapping[str, Any]]) -> Table:
+def evaluation_table(evaluation: Mapping[str, Mapping[str, Any]], greedy: bool) -> Table:
     """One column per backend; means per finished episode with 95 % intervals."""
-    table = Table(title="evaluation: mean per finished episode [95 % interval]")
+    how = "greedy" if greedy else "sampled"
+    table = Table(title=f"evaluation, {how} actions: mean per finished episode [95 % interval]")
     table.add_column("")
     for backend in evaluation:
         table.add_column(backend, justify="right")
@@ -62,13 +63,19 @@ def _mean_text(result: Mapping[str, Any], name: str) -> str:
     return f"{mean:.2f} [{interval[0]:.2f}, {interval[1]:.2f}]"
 
 
+DESIGNS = {
+    "independent": "each under its own draws",
+    "paired": "the same draws on both",
+}
+
+
 def gap_text(gap: Mapping[str, Any]) -> str:
     """One sentence: what was compared, how, and the verdict."""
     low, high = gap["ci95"]
     interval = "" if low is None else f" [{low:.3g}, {high:.3g}]"
     needed = f"; about {gap['n_needed']} episodes would decide" if gap["n_needed"] else ""
     return (
-        f"gap {' - '.join(gap['between'])} ({gap['design']}, n={gap['n']}): "
-        f"{gap['metric'].replace('_', ' ')} {gap['difference']:.3g}{interval}, "
+        f"gap in {gap['metric'].replace('_', ' ')}, {' minus '.join(gap['between'])}, "
+        f"{DESIGNS[gap['design']]} (n={gap['n']}): {gap['difference']:.3g}{interval}, "
         f"p={gap['p_value']:.3g}, margin {gap['margin']:g}: [bold]{gap['verdict']}[/]{needed}"
     )

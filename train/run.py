@@ -65,6 +65,7 @@ class Run:
             model=config.model.name,
             policy_parameters=count_parameters(jax.eval_shape(self.policy.init, 0)),
             seed=config.seed,
+            greedy=config.evaluation.greedy,
             machine=machine(),
             train={},
             eval={},

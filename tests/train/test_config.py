@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException
 
 import envs
@@ -18,6 +19,13 @@ def test_whole_numbers_may_be_spelled_as_people_do(spelling: str) -> None:
     config = compose_run(f"total_steps={spelling}")
     assert config.total_steps == 1_000_000
     assert isinstance(config.total_steps, int)
+
+
+@pytest.mark.parametrize("env", envs.list_environments())
+def test_every_rule_parameter_can_be_typed_without_a_plus(env: str) -> None:
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        listed = compose("config", [f"env={env}"]).env.parameters
+    assert set(listed) == set(envs.make_spec(env).parameters)
 
 
 @pytest.mark.parametrize("env", envs.list_environments())
@@ -68,6 +76,11 @@ def test_updates_reach_total_steps_and_intervals_are_whole_updates() -> None:
         ("env.gap.margin=0", "env.gap.margin must be between"),
         ("seed=-1", "seed must be between 0"),
         ("model.depth=0", "model.depth must be between 1"),
+        ("model.width=0", "model needs a width, or the number of parameters"),
+        ("+learning_rat=1e-3", "unknown option 'learning_rat'; did you mean learning_rate?"),
+        ("+eval.episode=3", "unknown option 'eval.episode'; did you mean episodes?"),
+        ("+logger.colour=red", "unknown option 'logger.colour'; choose from"),
+        ("checkpoint=5", "checkpoint must be names and values, got 5"),
     ],
 )
 def test_refusals_name_the_option_and_what_would_fit(override: str, message: str) -> None:

@@ -292,7 +292,7 @@ def test_a_saved_policy_is_evaluated_alone(finished: tuple[Path, dict[str, Any]]
         "evaluate.py", f"run={run_dir}", "backend=jax", "eval.episodes=6", cwd=run_dir.parent
     )
     assert result.returncode == 0, result.stderr
-    report = json.loads((run_dir / "evaluation_jax.json").read_text())
+    report = json.loads((run_dir / "evaluation_jax_policy.json").read_text())
     assert report["return_mean"] == summary["eval"]["jax"]["return_mean"]
 
 
