@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -17,10 +18,13 @@ import sysconfig
 import tarfile
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
+from envs.core import MissingDependency
 from envs.pong import native_build
 
 RELEASE = "pufferlib-3.0.0"
@@ -124,14 +128,23 @@ def key() -> str:
     return hashlib.sha256(repr((parts, platform.machine())).encode()).hexdigest()[:16]
 
 
-def settle(made: Path, place: Path) -> None:
-    """Move a finished folder to its place in one step; another build may have been faster."""
+@contextmanager
+def alone(directory: Path) -> Iterator[None]:
+    """Waits until no other process or thread builds in this folder."""
+    handle = os.open(directory, os.O_RDONLY)
     try:
-        made.rename(place)
-    except OSError:
-        if not place.is_dir():
-            raise
-        shutil.rmtree(made)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def is_current(directory: Path) -> bool:
+    """Whether what :func:`key` names is there, undamaged."""
+    try:
+        return native_build.current_build(directory).name == key()
+    except MissingDependency:
+        return False
 
 
 def build(directory: Path) -> bool:
@@ -140,30 +153,43 @@ def build(directory: Path) -> bool:
     Everything is made in a temporary folder and renamed into place when it is complete, so an
     interrupted build leaves nothing behind that could be taken for one.
     """
-    place, pointer = directory / key(), native_build.pointer(directory)
-    record = json.dumps(dict(key=key(), driver_sha256=native_build.driver_sha256()))
-    if place.is_dir() and pointer.exists() and pointer.read_text() == record:
-        return False
-    if shutil.which("gcc") is None:
-        raise BuildError("gcc is missing; install a C compiler (Debian: apt-get install gcc)")
     directory.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=directory, prefix="unfinished-") as temporary:
-        work = Path(temporary)
-        release = directory / f"{RELEASE}-{SDIST_SHA256[:16]}"
-        if not release.is_dir():
-            print(f"pong: downloading {RELEASE} (61 MB)", flush=True)
-            unpack(download(work), work / "release")
-            settle(work / "release", release)
-        print("pong: compiling", flush=True)
-        made = work / "modules"
-        made.mkdir()
-        binding = release / "pufferlib/ocean/pong/binding.c"
-        compile_module(binding, release, made / native_build.PLAIN)
-        compile_module(native_build.DRIVER, release, made / native_build.TAPE)
-        settle(made, place)
-        (work / "pointer").write_text(record)
-        os.replace(work / "pointer", pointer)
+    with alone(directory):
+        if is_current(directory):
+            return False
+        if shutil.which("gcc") is None:
+            raise BuildError("gcc is missing; install a C compiler (Debian: apt-get install gcc)")
+        with tempfile.TemporaryDirectory(dir=directory, prefix="unfinished-") as temporary:
+            make(directory, Path(temporary))
     return True
+
+
+def make(directory: Path, work: Path) -> None:
+    """Download what is missing, compile in ``work``, and move the results into ``directory``."""
+    release = directory / f"{RELEASE}-{SDIST_SHA256[:16]}"
+    if not release.is_dir():
+        print(f"pong: downloading {RELEASE} (61 MB)", flush=True)
+        unpack(download(work), work / "release")
+        (work / "release").rename(release)
+    print("pong: compiling", flush=True)
+    modules, place = work / "modules", directory / key()
+    modules.mkdir()
+    sources = {
+        native_build.PLAIN: release / "pufferlib/ocean/pong/binding.c",
+        native_build.TAPE: native_build.DRIVER,
+    }
+    for name, source in sources.items():
+        compile_module(source, release, modules / name)
+    record = dict(
+        key=key(),
+        driver_sha256=native_build.driver_sha256(),
+        modules={name: native_build.sha256(modules / name) for name in sources},
+    )
+    (work / "pointer").write_text(json.dumps(record))
+    if place.exists():  # damaged, or left by a build that was interrupted
+        place.rename(work / "replaced")
+    modules.rename(place)
+    os.replace(work / "pointer", native_build.pointer(directory))
 
 
 def main() -> int:

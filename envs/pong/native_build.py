@@ -20,28 +20,40 @@ PLAIN, TAPE = "plain.so", "tape.so"  # the source as it is; the same with rand()
 
 
 def pointer(directory: Path) -> Path:
-    """The file that names the current build for this interpreter: JSON {key, driver_sha256}."""
+    """The file that names the current build for this interpreter: JSON ``{"key": its folder,
+    "driver_sha256": of native/tape.c, "modules": {"plain.so": sha256, "tape.so": sha256}}``."""
     return directory / f"current-{sys.implementation.cache_tag}.json"
 
 
 def driver_sha256() -> str:
-    return hashlib.sha256(DRIVER.read_bytes()).hexdigest()
+    return sha256(DRIVER)
+
+
+def sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def current_build(directory: Path | None = None) -> Path:
-    """The folder of the current build.
+    """The folder of the current build, its modules verified: loading a damaged one can end the
+    process.
 
     Raises:
-        MissingDependency: nothing was built, or the driver has changed since.
+        MissingDependency: nothing was built, the driver has changed since, or a module is not the
+            file that was built.
     """
     directory = BUILD_DIRECTORY if directory is None else directory
     try:
         record = json.loads(pointer(directory).read_text())
         folder, built_from = directory / record["key"], record["driver_sha256"]
+        expected = {name: record["modules"][name] for name in (PLAIN, TAPE)}
     except (OSError, ValueError, KeyError, TypeError):
         raise MissingDependency("pong: PufferLib's C code is not built; run `make pong`") from None
-    if built_from != driver_sha256() or not (folder / PLAIN).exists():
+    if built_from != driver_sha256():
         raise MissingDependency("pong: the build of the C code is out of date; run `make pong`")
+    for name, digest in expected.items():
+        file = folder / name
+        if not file.is_file() or sha256(file) != digest:
+            raise MissingDependency(f"pong: {name} is missing or damaged; run `make pong`")
     return folder
 
 
@@ -53,16 +65,26 @@ def binding(name: str) -> ModuleType:
     loader = importlib.machinery.ExtensionFileLoader(label, path)
     spec = importlib.util.spec_from_loader(label, loader)
     assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
+    try:
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+    except ImportError as error:
+        raise _unloadable(name, error) from error
     return module
+
+
+def _unloadable(name: str, error: Exception) -> MissingDependency:
+    return MissingDependency(f"pong: {name} cannot be loaded ({error}); run `make pong`")
 
 
 @cache
 def driver() -> ctypes.PyDLL:
     """The functions of native/tape.c; they keep the GIL, which guards their static record."""
     binding(TAPE)  # so that a missing build is reported as such
-    library = ctypes.PyDLL(str(current_build() / TAPE))
+    try:
+        library = ctypes.PyDLL(str(current_build() / TAPE))
+    except OSError as error:
+        raise _unloadable(TAPE, error) from error
     address = ctypes.c_void_p
     for function, arguments in (
         ("tape_reset", 3),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
+import shutil
 import subprocess
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -109,6 +112,62 @@ def test_changed_driver_asks_for_a_build(offline, monkeypatch):
         native_build.current_build()
 
 
+DAMAGE = {
+    "gone": lambda module: module.unlink(),
+    "empty": lambda module: module.write_bytes(b""),
+    "cut off": lambda module: module.write_bytes(module.read_bytes()[:9000]),
+    "one bit": lambda module: module.write_bytes(b"\x7e" + module.read_bytes()[1:]),
+}
+
+
+@pytest.fixture
+def unloaded():
+    """As in a process that has loaded none of the modules."""
+    loaders = (native_build.binding, native_build.driver)
+    for loader in loaders:
+        loader.cache_clear()
+    yield
+    for loader in loaders:
+        loader.cache_clear()
+
+
+@pytest.mark.parametrize("name", [native_build.PLAIN, native_build.TAPE])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_module_is_named_and_built_again(offline, unloaded, name, damage):
+    folder = damaged_build(offline, name, damage)
+    for interface in ("batched", "simulator"):
+        with pytest.raises(
+            envs.MissingDependency, match=f"{name} is missing or damaged; run `make pong`"
+        ):
+            envs.make("pong", "reference", 2, interface=interface)
+    assert build_pong.build(offline)
+    assert native_build.current_build() == folder
+    assert not build_pong.build(offline)
+
+
+def damaged_build(directory, name, damage):
+    """A build with one module damaged, copied from the real one to save a compilation."""
+    real = Path(native_build.__file__).resolve().parents[2] / "build" / "pong"
+    record = native_build.pointer(real)
+    folder = directory / json.loads(record.read_text())["key"]
+    shutil.copytree(real / folder.name, folder)
+    shutil.copy(record, native_build.pointer(directory))
+    DAMAGE[damage](folder / name)
+    return folder
+
+
+@pytest.mark.parametrize("name", [native_build.PLAIN, native_build.TAPE])
+def test_module_that_cannot_be_loaded_is_named(offline, unloaded, name):
+    """Verified, but not for this machine: what another architecture's build would be."""
+    folder = damaged_build(offline, name, "cut off")
+    (folder / name).write_bytes(b"no library")
+    record = json.loads(native_build.pointer(offline).read_text())
+    record["modules"][name] = hashlib.sha256(b"no library").hexdigest()
+    native_build.pointer(offline).write_text(json.dumps(record))
+    with pytest.raises(envs.MissingDependency, match=f"{name} cannot be loaded .*`make pong`"):
+        native_build.binding(name)
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"key": "gone", "driver_sha256": "x"}'])
 def test_damaged_pointer_is_a_missing_build(tmp_path, text):
     native_build.pointer(tmp_path).write_text(text)
@@ -124,8 +183,9 @@ def test_failed_download_is_one_line(tmp_path, monkeypatch, capsys):
     )
     assert build_pong.main() == 1
     assert capsys.readouterr().err.splitlines() == [
-        "pong: pip could not download pufferlib-3.0.0: "
-        "ERROR: No matching distribution found for pufferlib"
+        "pong: pip could not download pufferlib-3.0.0 (ERROR: No matching distribution found for "
+        "pufferlib); it needs the network, and in this Python pip and setuptools, which "
+        "`make setup` installs"
     ]
     assert made(tmp_path) == []
 
