@@ -8,15 +8,16 @@ all. PongTape has no such tie: each row's draws come from the caller.
 from __future__ import annotations
 
 import ctypes
+import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from envs.batched import BatchedEnv
-from envs.core import Capabilities, Decision, EnvSpec, Outcome
+from envs.core import Capabilities, Decision, EnvSpec, LifecycleError, Outcome
 from envs.pong import native_build
 from envs.pong.contract import OBSERVATION_SIZE
 from envs.sealing import seal, unseal
@@ -39,12 +40,13 @@ class _Games:
     """N of the C structs, and the buffers that they write into."""
 
     def __init__(self, module: ModuleType, spec: EnvSpec, num_envs: int) -> None:
-        self.num_envs = num_envs
+        self.name, self.num_envs = spec.name, num_envs
         self.observation = _aligned((num_envs, OBSERVATION_SIZE), np.float32)
         self.actions = _aligned((num_envs,), np.float32)
         self.rewards = _aligned((num_envs,), np.float32)
         self.terminals = _aligned((num_envs,), np.uint8)
         self.truncations = _aligned((num_envs,), np.uint8)  # the C code never touches it
+        self._lock = threading.Lock()
         self.handle = module.vec_init(
             self.observation,
             self.actions,
@@ -62,7 +64,22 @@ class _Games:
         self.final_counts = _aligned((num_envs, len(_COUNTS)), np.int32)
         self.difference = _aligned((num_envs,), np.int32)
         # Frees the structs on close, or when nobody holds the environment any more.
-        self.close = weakref.finalize(self, module.vec_close, self.handle)
+        self._free = weakref.finalize(self, module.vec_close, self.handle)
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """One call of the C code on these structs, which nobody frees meanwhile.
+
+        Raises:
+            LifecycleError: another thread has closed the environment since it was asked.
+        """
+        with self._lock:
+            if not self._free.alive:
+                raise LifecycleError(f"{self.name}: used after close")
+            function(self.handle, *arguments)
+
+    def close(self) -> None:
+        with self._lock:
+            self._free()
 
     def decision(self) -> Decision:
         return Decision(self.observation, self.acting)
@@ -92,14 +109,14 @@ class _Games:
         """Canonical fields, copied out of the structs."""
         reals = np.empty((self.num_envs, len(_REALS)), np.float32)
         counts = np.empty((self.num_envs, len(_COUNTS)), np.int32)
-        native_build.driver().pong_read(self.handle, _address(reals), _address(counts))
+        self.call(native_build.driver().pong_read, _address(reals), _address(counts))
         fields = dict(zip(_REALS, reals.T, strict=True)) | dict(zip(_COUNTS, counts.T, strict=True))
         return fields | {"observation": self.observation.copy()}
 
     def write(self, fields: Mapping[str, np.ndarray]) -> None:
         reals = np.stack([fields[name] for name in _REALS], axis=1).astype(np.float32)
         counts = np.stack([fields[name] for name in _COUNTS], axis=1).astype(np.int32)
-        native_build.driver().pong_write(self.handle, _address(reals), _address(counts))
+        self.call(native_build.driver().pong_write, _address(reals), _address(counts))
         self.observation[:] = fields["observation"]
 
 
@@ -128,19 +145,19 @@ class PongReference(BatchedEnv):
         self._module = native_build.binding(native_build.PLAIN)
         self._take_log = native_build.driver().pong_take_log
         self._games = games = _Games(self._module, spec, self.num_envs)
-        self._log = (games.handle, _address(games.terminals), _address(games.final_counts))
+        self._log = (_address(games.terminals), _address(games.final_counts))
         self._record, self._result = games.decision(), games.outcome()
 
     def _reset(self, seed: int) -> Decision:
-        self._module.vec_reset(self._games.handle, seed)
+        self._games.call(self._module.vec_reset, seed)
         return self._record
 
     def _step(self, actions: np.ndarray) -> tuple[Decision, Outcome]:
         games = self._games
         games.actions[:] = actions
-        self._module.vec_step(games.handle)
+        games.call(self._module.vec_step)
         if games.terminals.any():
-            self._take_log(*self._log)
+            games.call(self._take_log, *self._log)
             games.count_points()
         return self._record, self._result
 
@@ -169,7 +186,7 @@ class PongTape(Simulator):
     def _reset(self, reset_noise: Any) -> Decision:
         serve = np.ascontiguousarray(reset_noise.serve)
         self._draws[:] = 0
-        self._driver.tape_reset(self._games.handle, _address(serve), _address(self._draws))
+        self._games.call(self._driver.tape_reset, _address(serve), _address(self._draws))
         return self._own(self._games.decision())
 
     def _step(
@@ -180,8 +197,8 @@ class PongTape(Simulator):
         step_serve = np.ascontiguousarray(step_noise.serve)
         reset_serve = np.ascontiguousarray(reset_noise.serve)
         self._draws[:] = 0
-        self._driver.tape_step(
-            games.handle,
+        games.call(
+            self._driver.tape_step,
             _address(step_serve),
             _address(reset_serve),
             _address(self._draws),
@@ -209,7 +226,7 @@ class PongTape(Simulator):
 
     def _snapshot(self) -> bytes:
         structs = np.empty((self.num_envs, self._driver.pong_size()), np.uint8)
-        self._driver.pong_save(self._games.handle, _address(structs))
+        self._games.call(self._driver.pong_save, _address(structs))
         content = structs.tobytes() + self._games.observation.tobytes()
         return seal(self._identity(), content)
 
@@ -221,7 +238,7 @@ class PongTape(Simulator):
         size = self.num_envs * self._driver.pong_size()
         structs = np.frombuffer(content, np.uint8, size)
         seen = np.frombuffer(content, np.float32, offset=size)
-        self._driver.pong_load(self._games.handle, _address(structs))
+        self._games.call(self._driver.pong_load, _address(structs))
         self._games.observation[:] = seen.reshape(self.num_envs, OBSERVATION_SIZE)
         return self._own(self._games.decision())
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -107,6 +109,11 @@ def test_creating_an_environment_reseeds_the_stream():
 def test_seed_zero_starts_the_first_two_rows_alike():
     assert c_stream(0, 40) == c_stream(1, 40)
     assert c_stream(1, 40) != c_stream(2, 40)
+    with envs.make("pong", "reference", 64) as env:
+        observation = env.reset(0).observation
+    np.testing.assert_array_equal(bits(observation[0]), bits(observation[1]))
+    flat = [c_stream(row, 1) == [1] for row in range(64)]  # each row's seed is its number here
+    np.testing.assert_array_equal(observation[:, 5] == 0.5, flat)
 
 
 def test_seeds_that_agree_after_overflow_play_alike():
@@ -151,6 +158,19 @@ def test_plain_build_has_no_final_decision():
             assert outcome.final is None
             ended += outcome.terminated.sum()
         assert ended > 0
+
+
+@pytest.mark.parametrize("interface", ["batched", "simulator"])
+def test_the_c_code_truncates_nothing(interface):
+    with envs.make("pong", "reference", 64, interface=interface, max_score=1) as env:
+        env._games.truncations[:] = 7  # so that a 0 would show as well
+        zero = np.zeros(64, np.int32)
+        start = (0,) if interface == "batched" else (env.spec.ResetNoise(zero),)
+        rest = () if interface == "batched" else (env.spec.StepNoise(zero), *start)
+        env.reset(*start)
+        ended = sum(env.step(np.full(64, 2), *rest)[1].terminated.sum() for _ in range(200))
+        assert ended > 64
+        assert (env._games.truncations == 7).all()
 
 
 def test_reset_leaves_old_rewards_in_the_buffers():
@@ -228,6 +248,50 @@ def test_closed_is_closed(interface):
     for use in (lambda: env.reset(*start), lambda: env.step(zero, *rest)):
         with pytest.raises(LifecycleError, match="used after close"):
             use()
+
+
+class ClosesMeanwhile:
+    """Actions during whose conversion another thread closes the environment."""
+
+    def __init__(self, env):
+        self.env = env
+
+    def __array__(self, dtype=None, copy=None):
+        thread = threading.Thread(target=self.env.close)
+        thread.start()
+        thread.join()
+        return np.zeros(self.env.num_envs, np.int32)
+
+
+@pytest.mark.parametrize("interface", ["batched", "simulator"])
+def test_a_step_that_is_under_way_when_another_thread_closes_touches_nothing(interface):
+    env = envs.make("pong", "reference", 4, interface=interface)
+    zero = np.zeros(4, np.int32)
+    env.reset(*((0,) if interface == "batched" else (SPEC.ResetNoise(zero),)))
+    rest = () if interface == "batched" else (SPEC.StepNoise(zero), SPEC.ResetNoise(zero))
+    with pytest.raises(LifecycleError, match="pong: used after close"):
+        env.step(ClosesMeanwhile(env), *rest)
+
+
+def test_two_threads_step_and_close():
+    for _ in range(20):
+        env = envs.make("pong", "reference", 256, interface="batched")
+        env.reset(0)
+        stepping, ended = threading.Event(), []
+
+        def step_until_closed(env=env, stepping=stepping, ended=ended):
+            with contextlib.suppress(LifecycleError):
+                while True:
+                    env.step(np.zeros(256, int))
+                    stepping.set()
+            ended.append(True)
+
+        thread = threading.Thread(target=step_until_closed)
+        thread.start()
+        assert stepping.wait(30)
+        env.close()
+        thread.join(30)
+        assert ended
 
 
 @pytest.mark.parametrize("interface", ["batched", "simulator"])
