@@ -65,9 +65,20 @@ def test_backends_and_preferred_port():
     assert envs.resolve_backend("cartpole", "generated", "gpu") == "jax"
 
 
-def test_there_are_no_rule_parameters():
-    with pytest.raises(envs.UnknownName, match="gravity"):
-        envs.make("cartpole", gravity=3.7)
+@pytest.mark.parametrize("option", ["gravity", "sutton_barto_reward", "low", "high", "options"])
+@pytest.mark.parametrize("backend", ["reference", "jax"])
+def test_there_are_no_rule_parameters(backend, option):
+    with pytest.raises(envs.UnknownName, match=option):
+        envs.make("cartpole", backend, **{option: 1})
+
+
+@pytest.mark.parametrize("interface", ["batched", "simulator"])
+def test_reset_takes_no_options(interface):
+    with (
+        envs.make("cartpole", "reference", interface=interface) as env,
+        pytest.raises(TypeError, match="options"),
+    ):
+        env.reset(0, options={"low": -0.1, "high": 0.1})
 
 
 @pytest.mark.parametrize("backend", ["reference", "jax"])
