@@ -27,7 +27,7 @@ from types import ModuleType
 from typing import Any
 
 from envs.checks import check_num_envs
-from envs.core import Backend, EnvSpec
+from envs.core import Backend, EnvSpec, MissingDependency
 from envs.registry import INTERFACES, UnknownName, build, call_factory, make_spec
 
 MANIFEST = "manifest.json"
@@ -50,8 +50,10 @@ def load(
 
     Raises:
         ManifestError: no manifest, an unknown key, a file that is missing, not listed, outside
-            the folder, or of another hash; an entry that does not exist. No code has run then,
-            except in the last case.
+            the folder, no regular file, or of another hash; a file that cannot be imported (its
+            own exception is the cause); an entry that does not exist. No code has run then,
+            except in the last two cases.
+        MissingDependency: a file asks for something that is not installed.
         UnknownName: an unknown interface, contract or parameter.
     """
     if interface not in INTERFACES:
@@ -116,8 +118,13 @@ class Folder:
 
     def _target(self, entry: str) -> str:
         file, attribute = entry.split(":")
-        module = ".".join((self._package, *PurePosixPath(file).with_suffix("").parts))
-        found = importlib.import_module(module)
+        module = ".".join((self._package, *_module_parts(file)))
+        try:
+            found = importlib.import_module(module)
+        except MissingDependency:
+            raise
+        except (Exception, SystemExit) as error:  # a file's code may do anything
+            raise ManifestError(f"{self.root / file} cannot be imported: {error!r}") from error
         if not hasattr(found, attribute):
             names = ", ".join(name for name in vars(found) if not name.startswith("_"))
             raise ManifestError(f"{self.root / file} has no {attribute!r}; it has {names}")
@@ -129,13 +136,10 @@ class Folder:
 
 def _read_manifest(root: Path) -> tuple[dict[str, Any], bytes]:
     where = root / MANIFEST
-    try:
-        text = where.read_bytes()
-    except OSError as error:
-        raise ManifestError(f"cannot read {where}: {error.strerror}") from None
+    text = _read(where)
     try:
         manifest = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ManifestError(f"{where} is not JSON: {error}") from None
     if not isinstance(manifest, dict):
         raise ManifestError(f"{where} must hold an object")
@@ -178,9 +182,19 @@ def _read_inside(root: Path, name: str) -> bytes:
     relative = PurePosixPath(name)
     path = root / relative
     escapes = relative.is_absolute() or ".." in relative.parts
-    if escapes or not path.resolve().is_relative_to(root):
-        raise ManifestError(f"{root / MANIFEST}: {name!r} leads out of the folder")
     try:
+        escapes = escapes or not path.resolve().is_relative_to(root)
+    except (OSError, ValueError, RuntimeError) as error:  # no such name can be; links in a ring
+        raise ManifestError(f"{root / MANIFEST}: {name!r} names no file ({error})") from None
+    if escapes:
+        raise ManifestError(f"{root / MANIFEST}: {name!r} leads out of the folder")
+    return _read(path)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if path.exists() and not path.is_file():  # a pipe would keep us waiting
+            raise ManifestError(f"cannot read {path}: it is no regular file")
         return path.read_bytes()
     except OSError as error:
         raise ManifestError(f"cannot read {path}: {error.strerror}") from None
@@ -193,6 +207,12 @@ def _check_entry(root: Path, entry: str, files: Mapping[str, bytes]) -> None:
         raise ManifestError(f'{root / MANIFEST}: an entry is "file.py:attribute", got {entry!r}')
     if file not in files:
         raise ManifestError(f"{root / MANIFEST}: entry {entry!r}, but {file} is not among files")
+
+
+def _module_parts(file: str) -> tuple[str, ...]:
+    """Where a file stands in its folder's package; an ``__init__.py`` is the package itself."""
+    parts = PurePosixPath(file).with_suffix("").parts
+    return parts[:-1] if parts[-1] == "__init__" else parts
 
 
 # --- importing ----------------------------------------------------------------------------------
@@ -216,9 +236,7 @@ class _VerifiedSources(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader
             inner = ".".join((package, *parts[:depth]))
             self.packages.add(inner)
             self.modules.setdefault(inner, (root.joinpath(*parts[:depth]), b""))
-        if parts[-1] == "__init__":
-            parts = parts[:-1]
-        self.modules[".".join((package, *parts))] = source
+        self.modules[".".join((package, *_module_parts("/".join(parts))))] = source
 
     def find_spec(
         self, fullname: str, path: Any = None, target: ModuleType | None = None

@@ -1,6 +1,7 @@
 """envs.load: verified folders become backends, and nothing else does."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 import envs
-from envs import ManifestError, UnknownName, load
+from envs import ManifestError, MissingDependency, UnknownName, load
 from envs.adapters.process import ProcessSimulator, server_command
 from envs.external import MANIFEST, Folder, write_manifest
 from envs.noise import draw_reset_noise
@@ -221,7 +222,52 @@ def _contract_not_listed(folder):
     edit(trap(folder), contract="contract.py:make_spec")
 
 
+def _nested_without_end(folder):
+    (trap(folder) / MANIFEST).write_text("[" * 100_000)
+
+
+def _no_utf8(folder):
+    (trap(folder) / MANIFEST).write_bytes(b'{"name": "\xff"}')
+
+
+def _zero_in_a_name(folder):
+    edit(trap(folder), files={"a\0b": "0" * 64})
+
+
+def _half_a_character_in_a_name(folder):
+    edit(trap(folder), files={"\ud800": "0" * 64})
+
+
+def _pipe(folder):
+    os.mkfifo(trap(folder) / "pipe.py")
+    edit(folder, files={"pipe.py": "0" * 64})
+
+
+def _manifest_is_a_pipe(folder):
+    (trap(folder) / MANIFEST).unlink()
+    os.mkfifo(folder / MANIFEST)
+
+
+def _directory_as_a_file(folder):
+    (trap(folder) / "inner").mkdir()
+    edit(folder, files={"inner": "0" * 64})
+
+
+def _links_in_a_ring(folder):
+    (trap(folder) / "a.py").symlink_to(folder / "b.py")
+    (folder / "b.py").symlink_to(folder / "a.py")
+    edit(folder, files={"a.py": "0" * 64})
+
+
 BAD_FOLDERS = {
+    _nested_without_end: "is not JSON",
+    _no_utf8: "is not JSON",
+    _zero_in_a_name: r"'a\\x00b' names no file",
+    _half_a_character_in_a_name: r"'\\ud800' names no file",
+    _pipe: "cannot read .*pipe.py: it is no regular file",
+    _manifest_is_a_pipe: "cannot read .*manifest.json: it is no regular file",
+    _directory_as_a_file: "cannot read .*inner: it is no regular file",
+    _links_in_a_ring: "'a.py' names no file",
     _no_manifest: "cannot read .*manifest.json: No such file",
     _no_json: "is not JSON",
     _no_object: "must hold an object",
@@ -256,6 +302,41 @@ def test_an_entry_that_the_file_does_not_have_lists_what_it_has(tmp_path):
     folder = candidate(tmp_path, backend={"functional": "port.py:Cart"})
     with pytest.raises(ManifestError, match=r"has no 'Cart'; it has .*State.*CartPole"):
         load(folder)
+
+
+BAD_SOURCES = {
+    "no UTF-8": (b"# caf\xe9\n", "SyntaxError"),
+    "no Python": (b"def", "SyntaxError"),
+    "nested without end": (b"(" * 50_000, "cannot be imported"),
+    "ends the process": (b"raise SystemExit(3)", r"SystemExit\(3\)"),
+    "needs what is not there": (b"import no_such_module", "ModuleNotFoundError"),
+    "breaks": (b"1 / 0", "ZeroDivisionError"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SOURCES)
+def test_a_file_that_cannot_be_imported_is_named(tmp_path, case):
+    source, words = BAD_SOURCES[case]
+    candidate(tmp_path)
+    (tmp_path / "port.py").write_bytes(source)
+    write_manifest(tmp_path, name="candidate", contract="cartpole", backend=ENTRY)
+    with pytest.raises(ManifestError, match=f"port.py cannot be imported: .*{words}|{words}"):
+        load(tmp_path)
+
+
+def test_a_dependency_that_is_missing_is_said_to_be(tmp_path):
+    source = "from envs.core import MissingDependency\nraise MissingDependency('no such chip')\n"
+    with pytest.raises(MissingDependency, match="no such chip"):
+        load(candidate(tmp_path, source))
+
+
+@pytest.mark.parametrize("entry", ["__init__.py:CartPole", "inner/__init__.py:CartPole"])
+def test_an_entry_may_be_a_package(tmp_path, entry):
+    file = tmp_path / entry.split(":")[0]
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(PORT.read_text())
+    write_manifest(tmp_path, name="c", contract="cartpole", backend={"functional": entry})
+    assert load(tmp_path, 2).spec == envs.make_spec("cartpole")
 
 
 def test_bad_arguments_of_load_are_named(tmp_path):
