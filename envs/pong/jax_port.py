@@ -1,7 +1,9 @@
 """Pong in JAX, float32. The rules first, the shell that the contract asks for below.
 
 Bit-exact with the C code: every product here is by 0, 1 or -1, so that fusing it with an addition
-cannot change a bit, and divisions stay divisions (see ``divide``).
+cannot change a bit, and divisions stay divisions (see ``divide``). The contract's rules are floats
+that float32 holds exactly; a half, a sum or a difference of them, made in float64 and rounded to
+float32, is what float32 arithmetic gives.
 """
 
 from __future__ import annotations
@@ -34,22 +36,7 @@ class Table(NamedTuple):
     ball_vy: Array
 
 
-class Rules:
-    """The contract's rules as float32 scalars."""
-
-    def __init__(self, rules: c.Rules) -> None:
-        self.lowest, self.highest = rules.min_paddle_y, rules.max_paddle_y
-        self.height = np.float32(rules.height)
-        self.width = np.float32(rules.width)
-        self.paddle_height = np.float32(rules.paddle_height)
-        self.ball_height = np.float32(rules.ball_height)
-        self.ball_width = np.float32(rules.ball_width)
-        self.paddle_speed = np.float32(rules.paddle_speed)
-        self.max_speed = np.float32(rules.ball_max_speed_y)
-        self.increment = np.float32(rules.ball_speed_y_increment)
-
-
-def move(table: Table, direction: Array, r: Rules) -> tuple[Table, dict[str, Array]]:
+def move(table: Table, direction: Array, r: c.Rules) -> tuple[Table, dict[str, Array]]:
     """Paddles, then the ball, then the walls above and below.
 
     Args:
@@ -64,7 +51,7 @@ def move(table: Table, direction: Array, r: Rules) -> tuple[Table, dict[str, Arr
     left = table.paddle_yl + clamp(to_ball, -r.paddle_speed, r.paddle_speed)
     x, y = table.ball_x + table.ball_vx, table.ball_y + table.ball_vy
     bottom, top = y < 0, y + r.ball_height > r.height  # the ball turns but is not moved back
-    yl, yr = clamp(left, r.lowest, r.highest), clamp(right, r.lowest, r.highest)
+    yl, yr = (clamp(paddle, r.min_paddle_y, r.max_paddle_y) for paddle in (left, right))
     vy = jnp.where(bottom | top, -table.ball_vy, table.ball_vy)
     events = dict(
         wall_bottom=bottom,
@@ -75,23 +62,23 @@ def move(table: Table, direction: Array, r: Rules) -> tuple[Table, dict[str, Arr
     return Table(yl, yr, x, y, table.ball_vx, vy), events
 
 
-def sides(table: Table, direction: Array, r: Rules) -> tuple[Table, dict[str, Array]]:
+def sides(table: Table, direction: Array, r: c.Rules) -> tuple[Table, dict[str, Array]]:
     """What happens at the left and right edge; where a point is made the table means nothing."""
     yl, yr, x, y, vx, vy = table
     # Never both: the ball fits into the field.
     left, right = x < 0, x + r.ball_width > r.width
     hit_left = left & overlap(y, yl, r)
     hit_right = right & overlap(y, yr, r)
-    sliced = vy + r.increment * direction
-    limited = clamp(sliced, -r.max_speed, r.max_speed)
+    sliced = vy + r.ball_speed_y_increment * direction
+    limited = clamp(sliced, -r.ball_max_speed_y, r.ball_max_speed_y)
     flat = jnp.abs(limited) <= _FLAT_SPEED
     after = Table(
         paddle_yl=yl,
         paddle_yr=yr,
-        ball_x=jnp.where(hit_right, clamp(x, np.float32(0), r.width - r.ball_width), x),
-        ball_y=jnp.where(hit_right, clamp(y, np.float32(0), r.height - r.ball_height), y),
+        ball_x=jnp.where(hit_right, clamp(x, 0.0, r.width - r.ball_width), x),
+        ball_y=jnp.where(hit_right, clamp(y, 0.0, r.height - r.ball_height), y),
         ball_vx=jnp.where(hit_left | hit_right, -vx, vx),
-        ball_vy=jnp.where(hit_right, jnp.where(flat, r.increment, limited), vy),
+        ball_vy=jnp.where(hit_right, jnp.where(flat, r.ball_speed_y_increment, limited), vy),
     )
     events = dict(
         hit_left=hit_left,
@@ -105,11 +92,11 @@ def sides(table: Table, direction: Array, r: Rules) -> tuple[Table, dict[str, Ar
     return after, events
 
 
-def overlap(ball_y: Array, paddle_y: Array, r: Rules) -> Array:
+def overlap(ball_y: Array, paddle_y: Array, r: c.Rules) -> Array:
     return (ball_y + r.ball_height > paddle_y) & (ball_y < paddle_y + r.paddle_height)
 
 
-def clamp(value: Array, low: np.float32, high: np.float32) -> Array:
+def clamp(value: Array, low: float, high: float) -> Array:
     return jnp.minimum(jnp.maximum(value, low), high)
 
 
@@ -142,8 +129,7 @@ class Pong(FunctionalEnv):
 
     def __init__(self, spec: EnvSpec) -> None:
         super().__init__(spec)
-        self._contract = c.rules_of(spec)
-        self._rules = Rules(self._contract)
+        self._rules = c.rules_of(spec)
 
     def init(self, reset_noise: Any) -> PongState:
         table, zero = self._start_round(reset_noise.serve), jnp.int32(0)
@@ -161,9 +147,7 @@ class Pong(FunctionalEnv):
         won, lost = standing == _WON, standing == _LOST
         point = won | lost
         score_l, score_r = state.score_l + lost, state.score_r + won
-        over = point & (
-            (score_l == self._contract.max_score) | (score_r == self._contract.max_score)
-        )
+        over = point & ((score_l == self._rules.max_score) | (score_r == self._rules.max_score))
         observation = jnp.where(at_once, state.observation, self._look(table))
         tick = state.tick + 1
         start = self._start_round(step_noise.serve)
@@ -216,12 +200,12 @@ class Pong(FunctionalEnv):
         # the frames would not compile in minutes.
         packed = jnp.stack([*table, jnp.float32(_PLAYING)])
         fired = {name: jnp.bool_(False) for name in _FRAME_EVENTS}
-        packed, fired = lax.fori_loop(0, self._contract.frameskip, frame, (packed, fired))
+        packed, fired = lax.fori_loop(0, self._rules.frameskip, frame, (packed, fired))
         return Table(*(packed[i] for i in range(6))), packed[6], fired
 
     def _start_round(self, serve: Array) -> Table:
         """Paddles in the middle, the ball on its way to the agent, flat or a little downwards."""
-        r = self._contract
+        r = self._rules
         return Table(
             paddle_yl=jnp.float32(r.start_paddle_y),
             paddle_yr=jnp.float32(r.start_paddle_y),
@@ -233,7 +217,7 @@ class Pong(FunctionalEnv):
 
     def _look(self, table: Table) -> Array:
         """Observation ``[8]``; the scores in it are whole divisions by max_score, so always 0."""
-        offsets, divisors = self._contract.observation_offsets, self._contract.observation_divisors
+        offsets, divisors = self._rules.observation_offsets, self._rules.observation_divisors
         seen = [divide(v + o, d) for v, o, d in zip(table, offsets, divisors, strict=True)]
         return jnp.stack([*seen, jnp.float32(0), jnp.float32(0)])
 
