@@ -21,8 +21,8 @@ START_RANGE = 0.05
 MAX_EPISODE_STEPS = 500
 
 # Gymnasium's own code run in float32 is up to 1.0e-7 * (1 + |value|) off its float64 run (180,000
-# states; tests/envs/cartpole/test_tolerance.py repeats it with 4,000). Four times that leaves room for other
-# sine and cosine routines and for fused multiply-adds.
+# states; tests/envs/cartpole/test_tolerance.py repeats it with 4,000). Four times that leaves
+# room for other sine and cosine routines and for fused multiply-adds.
 STEP_TOLERANCE = Tolerance(rel=4e-7)
 
 
