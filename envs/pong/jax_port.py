@@ -96,7 +96,7 @@ def overlap(ball_y: Array, paddle_y: Array, r: c.Rules) -> Array:
     return (ball_y + r.ball_height > paddle_y) & (ball_y < paddle_y + r.paddle_height)
 
 
-def clamp(value: Array, low: float, high: float) -> Array:
+def clamp(value: Array, low: Array | float, high: Array | float) -> Array:
     return jnp.minimum(jnp.maximum(value, low), high)
 
 
