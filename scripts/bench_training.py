@@ -41,7 +41,7 @@ def fused_run(ppo: PPO, env: Any, updates: int) -> tuple[Callable[[], None], flo
     started = time.perf_counter()
     trainer = FusedTrainer(ppo, env)
     held = [trainer.init(0)]
-    program = jax.jit(trainer.chunk, donate_argnums=0).lower(held[0], np.int32(1)).compile()
+    program = trainer.compile(held[0])
 
     def run() -> None:
         held[0] = jax.block_until_ready(program(held[0], np.int32(updates)))[0]

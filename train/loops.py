@@ -122,7 +122,7 @@ class FusedLoop:
         """A fresh state and the program of its chunks."""
         started = time.perf_counter()
         state = trainer.init(seed)
-        program = jax.jit(trainer.chunk, donate_argnums=0).lower(state, np.int32(1)).compile()
+        program = trainer.compile(state)
         self.compile_seconds += time.perf_counter() - started
         return state, program
 

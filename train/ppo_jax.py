@@ -308,6 +308,10 @@ class FusedTrainer:
         # A state may hold its observation, and donation takes every buffer once only.
         return jax.tree.map(jnp.copy, RunnerState(self.ppo.init(seed), rollout))
 
+    def compile(self, state: RunnerState) -> Any:
+        """The program of :meth:`chunk` for states like this one, whose buffers it takes over."""
+        return jax.jit(self.chunk, donate_argnums=0).lower(state, np.int32(1)).compile()
+
     def step(self, learner: LearnerState, state: RolloutState) -> tuple[RolloutState, Trajectory]:
         """One step of all environments under the present policy."""
         ppo, spec = self.ppo, self.ppo.spec
