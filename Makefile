@@ -61,7 +61,7 @@ test: setup-torch pong lint ## lint and the whole suite, with coverage
 	@echo "make test: all passed"
 
 test-fast: setup pong ## the suite without its slow tests
-	@$(BIN)/pytest -m "not slow"
+	@$(BIN)/pytest -m "not slow" -n 2 --dist loadfile
 
 bench: setup pong ## speed, side by side with peers
 	@$(BIN)/python scripts/bench.py
