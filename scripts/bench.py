@@ -20,15 +20,14 @@ from typing import Any
 if __name__ == "__main__":  # run as a file, Python looks for modules beside it only
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import train  # noqa: F401 - sets an XLA flag before jax is loaded
+import yaml
+from rich.console import Console
 
-import yaml  # isort: skip
-from rich.console import Console  # isort: skip
-
-from envs.core import MissingDependency  # isort: skip
-from scripts.bench_pong import bench_environment  # isort: skip
-from scripts.bench_training import bench_cartpole, bench_pong_training  # isort: skip
-from train.machine import machine  # isort: skip
+import train  # noqa: F401 - sets an XLA flag before the modules below load jax
+from envs.core import MissingDependency
+from scripts.bench_pong import bench_environment
+from scripts.bench_training import bench_cartpole, bench_pong_training
+from train.machine import machine
 
 ENVS = ("all", "pong", "cartpole")
 FLAGS = ("rejax", "quick")

@@ -1,4 +1,4 @@
-"""Training by chunks: one face for the fused program and the host loop, clocks included."""
+"""Training by stretches: one face for the fused program and the host loop, clocks included."""
 
 from __future__ import annotations
 
@@ -63,26 +63,44 @@ def make_loop(ppo: PPO, env: Any, config: RunConfig) -> Loop:
     return kind(ppo, env, config)
 
 
-class FusedLoop:
-    """Chunks of the fused trainer; one compiled program serves them all."""
+class _ClockedLoop:
+    """What both loops count: updates so far and the seconds that they took."""
 
     def __init__(self, ppo: PPO, env: Any, config: RunConfig) -> None:
         self._ppo, self._env, self._config = ppo, env, config
-        self.compile_seconds = 0.0
-        self._state, self._program = self._compiled(FusedTrainer(ppo, env), config.seed)
         self._seconds, self._updates = 0.0, 0
 
     @property
     def steps_per_second(self) -> float:
-        return self._updates * self._config.steps_per_update / max(self._seconds, 1e-9)
+        return self._updates_per_second * self._config.steps_per_update
+
+    @property
+    def _updates_per_second(self) -> float:
+        return self._updates / max(self._seconds, 1e-9)
+
+    def _count(self, updates: int, started: float) -> None:
+        self._seconds += time.perf_counter() - started
+        self._updates += updates
+
+    def _updates_in(self, seconds: float) -> int:
+        """As many as fit at the rate so far, at least one."""
+        return max(1, int(self._updates_per_second * seconds))
+
+
+class FusedLoop(_ClockedLoop):
+    """Stretches of the fused trainer; one compiled program serves them all."""
+
+    def __init__(self, ppo: PPO, env: Any, config: RunConfig) -> None:
+        super().__init__(ppo, env, config)
+        self.compile_seconds = 0.0
+        self._state, self._program = self._compiled(FusedTrainer(ppo, env), config.seed)
 
     def advance(self, updates: int) -> Stretch:
         """In pieces of about a second, so that an interrupt is never far from a piece's end."""
         stretch: Stretch | None = None
         left = updates
         while left:
-            rate = self._updates / max(self._seconds, 1e-9)
-            size = min(left, max(1, int(rate * PIECE_SECONDS)))
+            size = min(left, self._updates_in(PIECE_SECONDS))
             piece = self._piece(size)
             stretch = piece if stretch is None else stretch.followed_by(piece)
             left -= size
@@ -94,8 +112,8 @@ class FusedLoop:
         state, metrics, totals = jax.block_until_ready(
             self._program(self._state, np.int32(updates))
         )
-        self._seconds += time.perf_counter() - started
-        self._state, self._updates = state, self._updates + updates
+        self._count(updates, started)
+        self._state = state
         host_metrics = {k: float(v) for k, v in jax.device_get(metrics).items()}
         # The next piece is given the state's buffers: what leaves this class is a copy.
         return Stretch(jax.device_get(state.learner), updates, host_metrics, jax.device_get(totals))
@@ -104,7 +122,7 @@ class FusedLoop:
         return {}
 
     def share(self) -> dict[str, Any]:
-        updates = max(1, round(SHARE_SECONDS * self._updates / max(self._seconds, 1e-9)))
+        updates = self._updates_in(SHARE_SECONDS)
         null = self._compiled(FusedTrainer(self._ppo, NullEnv(self._env)), self._config.seed)
 
         def repeat(state: Any, program: Any) -> Callable[[], None]:
@@ -127,24 +145,18 @@ class FusedLoop:
         return state, program
 
 
-class HostLoop:
-    """Chunks of the host loop."""
+class HostLoop(_ClockedLoop):
+    """Stretches of the host loop."""
 
     def __init__(self, ppo: PPO, env: BatchedEnv, config: RunConfig) -> None:
-        self._ppo, self._env, self._config = ppo, env, config
+        super().__init__(ppo, env, config)
         self._trainer = HostTrainer(ppo, env, config.seed)
         self.compile_seconds = self._trainer.compile_seconds
-        self._seconds, self._updates = 0.0, 0
-
-    @property
-    def steps_per_second(self) -> float:
-        return self._updates * self._config.steps_per_update / max(self._seconds, 1e-9)
 
     def advance(self, updates: int) -> Stretch:
         started = time.perf_counter()
         metrics, totals = self._trainer.chunk(updates)
-        self._seconds += time.perf_counter() - started
-        self._updates += updates
+        self._count(updates, started)
         return Stretch(self._trainer.learner, updates, metrics, totals)
 
     def time_split(self) -> dict[str, float]:
@@ -153,17 +165,11 @@ class HostLoop:
 
     def share(self) -> dict[str, Any]:
         split = self.time_split()
-        updates = max(1, round(SHARE_SECONDS * self._updates / max(self._seconds, 1e-9)))
+        updates = self._updates_in(SHARE_SECONDS)
         null_env = NullBatched(self._env, self._trainer.decision)
         null = HostTrainer(self._ppo, null_env, self._config.seed)
-        measured = measure_share(
-            lambda: _discard(self._trainer.chunk(updates)), lambda: _discard(null.chunk(updates))
-        )
+        measured = measure_share(lambda: self._trainer.chunk(updates), lambda: null.chunk(updates))
         return dict(_share_entries(measured), time_split=split)
-
-
-def _discard(_: object) -> None:
-    return None
 
 
 def _share_entries(measured: Mapping[str, Any]) -> dict[str, Any]:
